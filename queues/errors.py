@@ -19,3 +19,7 @@ class DescribedError(BrokerError):
 
 class OperationError(BrokerError):
     """An operator's request cannot be done."""
+
+
+class Busy(OperationError):
+    """Other transactions are in the way; nothing was changed, and the same request may be made again."""

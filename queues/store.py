@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
+from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFailure
 
 from queues.engine.cluster.notifications.formats import (
     CHANNEL,
@@ -18,9 +19,13 @@ from queues.engine.cluster.notifications.formats import (
     SendableInstruction,
     recipient,
 )
+from queues.engine.faults import MOST_REPEATS
 from queues.engine.statements import ALL
 from queues.engine.statements import DIRECTORY as ENGINE_DIRECTORY
+from queues.errors import Busy
 from queues.sqlfiles import statements
+
+T = TypeVar("T")
 
 DIRECTORY = Path(__file__).parent / "sql"
 
@@ -78,6 +83,41 @@ def time_limit(milliseconds: int, using: str) -> Iterator[None]:
         yield
         if inner:
             cursor.execute("select set_config('statement_timeout', %s, true)", [before])
+
+
+def whole(work: Callable[[], T], using: str) -> T:
+    """Do something in one transaction, again when PostgreSQL has ended that for the sake of another; what `work` did
+    before is undone. In a transaction of the caller's it is a part of that, and not repeated. Raises Busy when each try
+    was ended."""
+    if connections[using].in_atomic_block:
+        with transaction.atomic(using=using):
+            return work()
+    for _ in range(1 + MOST_REPEATS):
+        try:
+            with transaction.atomic(using=using):
+                return work()
+        except OperationalError as error:
+            if not isinstance(error.__cause__, DeadlockDetected | SerializationFailure):
+                raise
+            ended = error
+    raise Busy("Other transactions were in the way each time; try again.") from ended
+
+
+@contextmanager
+def lock_limit(milliseconds: str, using: str, busy: Busy) -> Iterator[None]:
+    """A part of the caller's transaction in which no lock is waited for longer than so long. Raises `busy` then."""
+    with connections[using].cursor() as cursor:
+        cursor.execute(
+            "select current_setting('lock_timeout'), set_config('lock_timeout', %s, true)", [milliseconds]
+        )
+        before = cursor.fetchone()[0]
+        try:
+            yield
+        except OperationalError as error:
+            if not isinstance(error.__cause__, LockNotAvailable):
+                raise
+            raise busy from error
+        cursor.execute("select set_config('lock_timeout', %s, true)", [before])
 
 
 def notify(using: str, notification: Sendable) -> None:

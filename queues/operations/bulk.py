@@ -24,13 +24,13 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from queues.engine.errors import QueueFull, QueueNotFound
-from queues.errors import BrokerError, OperationError
+from queues.errors import BrokerError, Busy, OperationError
 from queues.models import BulkAction, BulkOperation, BulkState, Message, Outcome, Overflow, Queue, State
 from queues.operations.audit_log import record, record_id
 from queues.operations.messages import get_queue, given, move_some, newest, no_progress, purge_batches, unpack
 from queues.operations.search import Criteria, Look, Search
 from queues.reach import Operation, Protocol, may_reach
-from queues.store import announce_ready, drop_oldest, query
+from queues.store import announce_ready, drop_oldest, query, whole
 
 logger = logging.getLogger(__name__)
 
@@ -120,26 +120,30 @@ def described(operation: BulkOperation) -> str:
 def step(id: int, using: str = DEFAULT_DB_ALIAS) -> bool:
     """Do the next step of an operation; whether there is more to do. A process that is at it is not waited for.
 
-    An operation that cannot go on is failed, with its reason. Raises Django's database errors: then nothing was done.
+    An operation that cannot go on is failed, with its reason. Raises Django's database errors, or Busy: then nothing
+    was done.
     """
-    with transaction.atomic(using=using):
-        rows = BulkOperation.objects.using(using).select_for_update(skip_locked=True)
-        operation = rows.filter(pk=id, state=BulkState.RUNNING).first()
-        if operation is None:
-            return False
-        before = operation.cursor, operation.looked, operation.done, operation.skipped
-        try:
-            with transaction.atomic(using=using):
-                _advance(operation, using)
-        except BrokerError as error:
-            operation.cursor, operation.looked, operation.done, operation.skipped = before
-            operation.error = str(error)
-            _end(operation, BulkState.FAILED, operation.by, using)
-        else:
-            if not operation.cursor:
-                _end(operation, BulkState.DONE, operation.by, using)
-        operation.save(using=using)
-        return operation.state == BulkState.RUNNING
+    return whole(lambda: _step(id, using), using)
+
+
+def _step(id: int, using: str) -> bool:
+    rows = BulkOperation.objects.using(using).select_for_update(skip_locked=True)
+    operation = rows.filter(pk=id, state=BulkState.RUNNING).first()
+    if operation is None:
+        return False
+    before = operation.cursor, operation.looked, operation.done, operation.skipped
+    try:
+        with transaction.atomic(using=using):
+            _advance(operation, using)
+    except BrokerError as error:
+        operation.cursor, operation.looked, operation.done, operation.skipped = before
+        operation.error = str(error)
+        _end(operation, BulkState.FAILED, operation.by, using)
+    else:
+        if not operation.cursor:
+            _end(operation, BulkState.DONE, operation.by, using)
+    operation.save(using=using)
+    return operation.state == BulkState.RUNNING
 
 
 def cancel(id: int, by: str, using: str = DEFAULT_DB_ALIAS) -> bool:
@@ -189,6 +193,8 @@ def _try_step(id: int, using: str) -> bool:
             return step(id, using)
         except OperationalError:
             raise
+        except Busy:
+            return False
         except IntegrityError as error:  # a key was taken in the same moment: the next try sees it
             if last:
                 _fail(id, error, using)

@@ -5,15 +5,15 @@ Running nodes hear of it at the commit, and end the connections concerned.
 
 from __future__ import annotations
 
-from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
-from psycopg.errors import DeadlockDetected, LockNotAvailable
+from django.db import DEFAULT_DB_ALIAS, connections
 
 from queues.addresses import name_problem
 from queues.counts import queue_counts
-from queues.errors import OperationError
+from queues.errors import Busy, OperationError
 from queues.models import Mailbox, Outcome, State
 from queues.operations import queues as queue_operations
 from queues.operations.messages import WAITING, Progress, no_progress, purge_batches
+from queues.store import lock_limit, whole
 
 #: Milliseconds to wait for open transactions that have published to a mailbox before its deletion is given up.
 QUEUE_TIMEOUT = "5000"
@@ -37,7 +37,7 @@ class MailboxNotEmpty(OperationError):
     """The peer's mailbox still holds letters."""
 
 
-class MailboxBusy(OperationError):
+class MailboxBusy(Busy):
     """Another transaction has the mailbox locked."""
 
 
@@ -86,7 +86,7 @@ def delete_mailbox(
     """Delete a mailbox and, with `force`, the peer's connection and every letter held; returns how many those were.
 
     From then on letters to the name are dropped, until a peer registers it. Raises MailboxNotFound, without `force`
-    MailboxConnected or MailboxNotEmpty, and MailboxBusy or QueueBusy: then it is there still.
+    MailboxConnected or MailboxNotEmpty, and MailboxBusy, QueueBusy or Busy: then it is there still.
     """
     mailbox, done = get_mailbox(name, using), 0
     if force:
@@ -95,13 +95,16 @@ def delete_mailbox(
             for gone in purge_batches(mailbox.queue_id, state, Outcome.PURGED, using):
                 done += gone
                 progress(done)
-    with transaction.atomic(using=using):
+
+    def delete() -> int:
         _keep_out(mailbox, using)
         if not force:
             _refuse_used(mailbox, using)
         _empty(mailbox, True, using)  # a peer may have registered meanwhile
         Mailbox.objects.using(using).filter(pk=mailbox.pk).delete()
-        done += queue_operations.delete_queue(mailbox.queue.name, force=force, using=using)
+        return queue_operations.delete_queue(mailbox.queue.name, force=force, using=using)
+
+    done += whole(delete, using)
     progress(done)
     return done
 
@@ -113,19 +116,12 @@ def _keep_out(mailbox: Mailbox, using: str) -> None:
     sends to, but it reads the table of mailboxes: after the lock on that all of them see that this one is gone. The
     order and the short patience matter: another transaction may hold the table and wait for the queue.
     """
+    busy = MailboxBusy(f"{mailbox.name!r} is in use by an open transaction; try again.")
     with connections[using].cursor() as cursor:
-        cursor.execute("select current_setting('lock_timeout')")
-        before = cursor.fetchone()[0]
-        try:
-            cursor.execute("select set_config('lock_timeout', %s, true)", [QUEUE_TIMEOUT])
+        with lock_limit(QUEUE_TIMEOUT, using, busy):
             cursor.execute("select 1 from queues_queue where id = %s for update", [mailbox.queue_id])
-            cursor.execute("select set_config('lock_timeout', %s, true)", [TABLE_TIMEOUT])
+        with lock_limit(TABLE_TIMEOUT, using, busy):
             cursor.execute("lock table queues_mailbox in access exclusive mode")
-        except OperationalError as error:
-            if not isinstance(error.__cause__, LockNotAvailable | DeadlockDetected):
-                raise
-            raise MailboxBusy(f"{mailbox.name!r} is in use by an open transaction; try again.") from error
-        cursor.execute("select set_config('lock_timeout', %s, true)", [before])
         cursor.execute("select 1 from queues_mailbox where queue_id = %s", [mailbox.pk])
         if cursor.fetchone() is None:
             raise MailboxNotFound(f"There is no peer {mailbox.name!r}.")

@@ -7,16 +7,17 @@ for each message that was named. Rows are noted in the transaction that changes 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
-from django.db import DEFAULT_DB_ALIAS, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, connections
 
 from queues.engine.cluster.notifications.formats import Purge
 from queues.engine.errors import QueueFull, QueueNotFound
 from queues.errors import OperationError
 from queues.models import Message, Outcome, Overflow, Queue, State
 from queues.reach import Operation, Protocol, may_reach
-from queues.store import announce_ready, drop_oldest, notify, query
+from queues.store import announce_ready, drop_oldest, notify, query, whole
 
 Progress = Callable[[int], None]
 
@@ -81,13 +82,15 @@ def purge_batches(
         "ids": None if ids is None else list(ids), "by": by, "named": _named(ids, by) if named is None else named,
         "event": "remove" if outcome == Outcome.REMOVED else "purge",
     }  # fmt: skip
+
+    def remove() -> int:
+        if ids is not None and state == State.READY:
+            unpack(ids, using)
+        return int(query("purge", using, **parameters)[0][0])
+
     while True:
-        with transaction.atomic(using=using):
-            if ids is not None and state == State.READY:
-                unpack(ids, using)
-            [(gone,)] = query("purge", using, **parameters)
-        if gone:
-            yield int(gone)
+        if gone := whole(remove, using):
+            yield gone
         if gone < limit and not (ids is None and state == State.READY and _unpack_oldest(queue, high, limit, using)):
             return
 
@@ -162,7 +165,8 @@ def move_some(
     for state in states:
         while limit is None or done < limit:
             size = BATCH if limit is None else min(BATCH, limit - done)
-            moved = _move_batch(source, target, size, parameters | {"state": int(state), "high": high}, using)
+            some = parameters | {"state": int(state), "high": high}
+            moved = whole(partial(_move_batch, source, target, size, some, using), using)
             if not moved:
                 break
             done += moved
@@ -171,33 +175,31 @@ def move_some(
 
 
 def _move_batch(source: Queue, target: Queue, size: int, parameters: dict[str, Any], using: str) -> int:
-    """Move one batch in one transaction, within what the target may hold. Raises QueueFull or QueueNotFound."""
+    """Move one batch, within what the target may hold. Raises QueueFull or QueueNotFound. For a transaction that ends
+    with it."""
     adds = source.pk != target.pk or parameters["state"] == State.DEAD
-    with transaction.atomic(using=using):
-        if parameters["state"] == State.READY:
-            if parameters["ids"] is None:
-                _unpack_oldest(source.pk, parameters["high"], size, using)
-            else:
-                unpack(parameters["ids"], using)
-        with connections[using].cursor() as cursor:
-            cursor.execute("select 1 from queues_queue where id = %s for key share", [target.pk])
-            if cursor.fetchone() is None:  # deleted meanwhile
-                raise QueueNotFound(repr(target.name))
-        room: int | None = None
-        if adds and target.max_length is not None:
-            room = query("admit", using, queues=[target.pk])[0][1]
-        rejects = room is not None and target.overflow == Overflow.REJECT
-        if room is not None and rejects:
-            size = min(size, max(0, room))
-        [(moved, first)] = query("move", using, source=source.pk, target=target.pk, limit=max(size, 1), **parameters)
-        if rejects and moved > size:  # one more was there and does not fit
-            transaction.set_rollback(True, using=using)
-        elif first is not None:
-            announce_ready(using, {target.pk: first})
-        if room is not None and not rejects and moved > room:
-            drop_oldest(target.pk, moved - room, using)
-    if rejects and moved > size:
+    if parameters["state"] == State.READY:
+        if parameters["ids"] is None:
+            _unpack_oldest(source.pk, parameters["high"], size, using)
+        else:
+            unpack(parameters["ids"], using)
+    with connections[using].cursor() as cursor:
+        cursor.execute("select 1 from queues_queue where id = %s for key share", [target.pk])
+        if cursor.fetchone() is None:  # deleted meanwhile
+            raise QueueNotFound(repr(target.name))
+    room: int | None = None
+    if adds and target.max_length is not None:
+        room = query("admit", using, queues=[target.pk])[0][1]
+    rejects = room is not None and target.overflow == Overflow.REJECT
+    if room is not None and rejects:
+        size = min(size, max(0, room))
+    [(moved, first)] = query("move", using, source=source.pk, target=target.pk, limit=max(size, 1), **parameters)
+    if rejects and moved > size:  # one more was there and does not fit
         raise QueueFull(f"{target.name!r} holds {target.max_length} messages, which is all it may")
+    if first is not None:
+        announce_ready(using, {target.pk: first})
+    if room is not None and not rejects and moved > room:
+        drop_oldest(target.pk, moved - room, using)
     return int(moved)
 
 

@@ -12,19 +12,20 @@ from datetime import timedelta
 from typing import Any
 
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
-from django.db import DEFAULT_DB_ALIAS, IntegrityError, OperationalError, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, connections, transaction
 from django.db.models import DurationField
 
 from queues.addresses import queue_problem
 from queues.counts import queue_counts
 from queues.engine.cluster.notifications.formats import Purge
 from queues.engine.errors import QueueNotFound
+from queues.errors import Busy
 from queues.errors import OperationError as OperationError  # the base of the errors here
 from queues.models import Mailbox, Outcome, Queue, State, Subscription
 from queues.operations.audit_log import declare
 from queues.operations.messages import LEASES, WAITING, Progress, get_queue, newest, no_progress, purge_batches
 from queues.reach import Operation, Protocol, may_reach
-from queues.store import notify, query
+from queues.store import lock_limit, notify, query, whole
 
 #: Messages removed in the transaction that deletes a queue, at most: while it lasts no publish is stored.
 LAST_BATCH = 20_000
@@ -59,7 +60,7 @@ class QueueIsMailbox(OperationError):
     """The queue belongs to a peer."""
 
 
-class QueueBusy(OperationError):
+class QueueBusy(Busy):
     """A transaction that has published to the queue is still open, or messages keep arriving."""
 
 
@@ -154,21 +155,20 @@ def delete_queue(
     """Delete a queue and, with `force`, every message it holds; returns how many those were.
 
     Its subscription goes with it, and queues that sent their dead letters to it keep them from now on. Raises
-    QueueNotFound, QueueNotEmpty without `force`, QueueBusy, or QueueIsMailbox.
+    QueueNotFound, QueueNotEmpty without `force`, QueueBusy or Busy, or QueueIsMailbox.
     """
     queue = get_queue(name, using)
     if (mailbox := Mailbox.objects.using(using).filter(pk=queue.pk).first()) is not None:
         raise QueueIsMailbox(f"{name!r} is the mailbox of the peer {mailbox.name!r}: delete the peer.")
     if not force:
-        _delete_empty(queue, 0, using, by)
-        return 0
+        return whole(lambda: _delete_empty(queue, 0, using, by), using)
     was_paused, done = queue.paused, 0
     _set_paused(name, True, using)  # so that nodes take nothing more into memory
     try:
         for _ in range(ROUNDS):
             done = _empty(queue, done, progress, using, by)
             try:
-                done += _delete_empty(queue, LAST_BATCH, using, by)
+                done += whole(lambda: _delete_empty(queue, LAST_BATCH, using, by), using)
             except QueueNotEmpty:
                 continue
             progress(done)
@@ -196,35 +196,31 @@ def _empty(queue: Queue, done: int, progress: Progress, using: str, by: str) -> 
 
 
 def _delete_empty(queue: Queue, most: int, using: str, by: str) -> int:
-    """Delete a queue that holds at most this many messages, and these; returns how many. Raises QueueNotEmpty.
+    """Delete a queue that holds at most this many messages, and these; returns how many. Raises QueueNotEmpty. For a
+    transaction that ends with it.
 
     Publishes of other transactions are kept out: those on Django connections by the lock on the queue's row, the
     engine's by the lock on the topology. Locks are taken in the same order everywhere.
     """
     pk = queue.pk
-    with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        cursor.execute("select current_setting('lock_timeout'), set_config('lock_timeout', %s, true)", [LOCK_TIMEOUT])
-        before = cursor.fetchone()[0]
-        try:
-            with transaction.atomic(using=using):
-                cursor.execute("select 1 from queues_queue where id = %s for update", [pk])
-                if cursor.fetchone() is None:
-                    raise QueueNotFound(repr(queue.name))
-                cursor.execute("select 1 from queues_queuecount where queue_id = %s for update", [pk])
-        except OperationalError as error:
-            raise QueueBusy(f"A transaction that has published to {queue.name!r} is still open.") from error
-        cursor.execute("select set_config('lock_timeout', %s, true)", [before])
+    published = QueueBusy(f"A transaction that has published to {queue.name!r} is still open.")
+    with connections[using].cursor() as cursor:
+        with lock_limit(LOCK_TIMEOUT, using, published):
+            cursor.execute("select 1 from queues_queue where id = %s for update", [pk])
+            if cursor.fetchone() is None:
+                raise QueueNotFound(repr(queue.name))
+            cursor.execute("select 1 from queues_queuecount where queue_id = %s for update", [pk])
         cursor.execute("select pg_advisory_xact_lock(hashtext('queues_topology'))")
-        held = queue_counts(pk, using).held
-        if held > most:
-            raise QueueNotEmpty(f"{queue.name!r} holds {held} messages.")
-        gone = 0
-        for state in (State.DELAYED, State.READY, State.DEAD) if held else ():
-            gone += sum(purge_batches(pk, state, Outcome.PURGED, using, by=by))
-        if held > gone:  # leased meanwhile
-            raise QueueNotEmpty(f"{queue.name!r} holds {held - gone} messages.")
-        declare(by, using)
-        _delete_rows(pk, using)
+    held = queue_counts(pk, using).held
+    if held > most:
+        raise QueueNotEmpty(f"{queue.name!r} holds {held} messages.")
+    gone = 0
+    for state in (State.DELAYED, State.READY, State.DEAD) if held else ():
+        gone += sum(purge_batches(pk, state, Outcome.PURGED, using, by=by))
+    if held > gone:  # leased meanwhile
+        raise QueueNotEmpty(f"{queue.name!r} holds {held - gone} messages.")
+    declare(by, using)
+    _delete_rows(pk, using)
     return gone
 
 

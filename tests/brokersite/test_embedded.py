@@ -107,7 +107,10 @@ def wait_for_end(*processes: psutil.Process) -> None:
 
 
 def run_in_another_process(code: str, data_dir: Path) -> Process:
-    prelude = "import sys, pathlib; from brokersite.embedded import *; data_dir = pathlib.Path(sys.argv[1]); "
+    prelude = (
+        "import sys, pathlib; from brokersite import embedded; from brokersite.embedded import *;"
+        " embedded.WAL_AHEAD = 0; data_dir = pathlib.Path(sys.argv[1]); "
+    )
     return Process(sys.executable, "-c", prelude + code, str(data_dir))
 
 

@@ -30,9 +30,15 @@ StartUp = Callable[..., "Up"]
 
 
 @pytest.fixture
-def data_dir(tmp_path: Path) -> Iterator[Path]:
-    yield tmp_path / "data"
-    embedded.remove(tmp_path / "data")
+def data_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A data directory with a server that was made here, without the WAL files that wait for a load; in long tests
+    there is none yet."""
+    path = tmp_path / "data"
+    if request.node.get_closest_marker("long") is None:
+        embedded.ensure_running(path)
+        embedded.stop(path)
+    yield path
+    embedded.remove(path)
 
 
 @pytest.fixture

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from brokersite.environment import CHECKOUT
 from tests.process import Process
+
+if TYPE_CHECKING:
+    from mcp import Client
 
 #: These commands need no database.
 ENVIRONMENT = {**os.environ, "DATABASE_URL": "postgresql://localhost/none", "PYTHONWARNINGS": "ignore"}
@@ -18,5 +22,14 @@ def command(*arguments: str) -> list[str]:
 
 
 def manage(*arguments: str) -> Process:
-    """Start a command."""
-    return Process(*command(*arguments), environment=ENVIRONMENT)
+    """Start a command, without warnings."""
+    environment = {"DATABASE_URL": ENVIRONMENT["DATABASE_URL"]}
+    return Process(sys.executable, "-W", "ignore", "manage.py", *arguments, environment=environment)
+
+
+def model_host(url: str, *, token: str, name: str, secret: str) -> Client:
+    """The client's side of a `peermcp` that it starts."""
+    from mcp import Client, StdioServerParameters, stdio_client  # half a second, which few processes of pytest need
+
+    program, *rest = command("peermcp", "--url", url, "--token", token, "--name", name, "--secret", secret)
+    return Client(stdio_client(StdioServerParameters(command=program, args=rest, env=ENVIRONMENT)))

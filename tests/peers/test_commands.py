@@ -8,21 +8,23 @@ import subprocess
 from collections.abc import Callable, Iterator
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import CommandError, call_command
-from mcp import Client, StdioServerParameters, stdio_client
 
 from peers.codec import frames
 from peers.codec.envelope import Envelope, build
 from peers.codec.signing import verify
 from peers.pipe import with_token
 from tests.peers.broker import FakeBroker
-from tests.peers.manage import ENVIRONMENT, command, manage
+from tests.peers.manage import ENVIRONMENT, command, manage, model_host
 from tests.peers.vectors import SECRET
 from tests.process import Process
 from tests.waiting import PATIENCE
+
+if TYPE_CHECKING:
+    from mcp import Client
 
 Start = Callable[..., Process]
 
@@ -259,9 +261,7 @@ def test_a_line_over_one_mebibyte_ends_the_pipe(broker: FakeBroker, start: Start
 
 
 def mcp_client(broker: FakeBroker) -> Client:
-    arguments = ["--url", broker.url, "--token", "t", "--name", "alice", "--secret", SECRET]
-    program, *rest = command("peermcp", *arguments)
-    return Client(stdio_client(StdioServerParameters(command=program, args=rest, env=ENVIRONMENT)))
+    return model_host(broker.url, token="t", name="alice", secret=SECRET)
 
 
 async def call(client: Client, tool: str, **arguments: Any) -> Any:

@@ -16,6 +16,7 @@ from uuid import UUID
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
 
 from queues.engine import Content, Engine, EngineError, QueueNotFound, StoreUnavailable
+from queues.errors import Busy
 from queues.operations import job_queues, jobs
 from queues.operations import queues as queue_operations
 from wire.overhop.codec.fields import DomainError
@@ -34,7 +35,7 @@ CODES: tuple[tuple[type[Exception], Code], ...] = (
     (queue_operations.QueueExists, Code.DUPLICATE_QUEUE),
     (queue_operations.InvalidQueue, Code.INVALID_QUEUE_NAME),
     (queue_operations.QueueNotEmpty, Code.QUEUE_NOT_EMPTY),
-    (queue_operations.QueueBusy, Code.UNAVAILABLE),
+    (Busy, Code.UNAVAILABLE),
     (job_queues.AlreadyPaused, Code.QUEUE_ALREADY_PAUSED),
     (job_queues.AlreadyRunning, Code.QUEUE_ALREADY_RUNNING),
     (jobs.PageTooLarge, Code.INVALID_PAGE_SIZE),

@@ -22,11 +22,12 @@ from brokersite.rigs.bench.errors import BenchError
 from queues.counts import queue_counts
 from queues.engine.consume.interest import COLD
 from queues.engine.errors import QueueNotFound
+from queues.errors import Busy
 from queues.models import ApiKey, Interest, Message, Queue, Subscription
 from queues.operations.keys import create_key
-from queues.operations.mailboxes import MailboxBusy, MailboxNotFound, delete_mailbox
+from queues.operations.mailboxes import MailboxNotFound, delete_mailbox
 from queues.operations.messages import remove_messages
-from queues.operations.queues import QueueBusy, QueueNotEmpty, create_queue, delete_queue
+from queues.operations.queues import QueueNotEmpty, create_queue, delete_queue
 
 #: Seconds that the subscribers of fan-out have to acknowledge, on a machine that also runs all the others.
 ACK_TIMEOUT: Final = timedelta(seconds=30)
@@ -148,7 +149,7 @@ def _remove(delete: Callable[[], object]) -> None:
     while True:
         try:
             delete()
-        except (QueueBusy, MailboxBusy) as error:
+        except Busy as error:
             if time.monotonic() > deadline:
                 raise BenchError(f"The benchmark's queue could not be removed: {error}") from error
             time.sleep(0.2)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client, StdioServerParameters, stdio_client
 
 from brokersite.environment import CHECKOUT
 from peers.backoff import Backoff
@@ -20,7 +19,7 @@ from peers.codec import frames
 from peers.codec.envelope import MAX_FRAME
 from peers.errors import InvalidToken, NameClaimed, Rejected, TakenOver, UnusableName
 from tests.peers.broker import Blocking
-from tests.peers.manage import ENVIRONMENT, command, manage
+from tests.peers.manage import manage, model_host
 from tests.peers.running import Launch, WebBroker, connected, unique
 from tests.peers.vectors import SECRET
 from tests.waiting import PATIENCE, wait_until
@@ -187,13 +186,11 @@ def test_lines_cross_the_pipe(broker: WebBroker) -> None:
 
 async def test_a_host_of_a_language_model_drains_what_was_sent_before(broker: WebBroker) -> None:
     alice, model = unique("alice"), unique("model")
-    program, *rest = command("peermcp", "--url", broker.uri(), "--token", KEY, "--name", model, "--secret", SECRET)
-    parameters = StdioServerParameters(command=program, args=rest, env=ENVIRONMENT)
     async with AsyncPeerClient(broker.uri(), KEY, model, secret=SECRET):
         pass
     async with AsyncPeerClient(broker.uri(), KEY, alice, secret=SECRET) as peer:
         await peer.send(model, "hello", confirm=True)
-        async with Client(stdio_client(parameters)) as host:
+        async with model_host(broker.uri(), token=KEY, name=model, secret=SECRET) as host:
             drained = (await host.call_tool("drain", {})).structured_content
             assert drained is not None
             assert [message["body"] for message in drained["messages"]] == ["hello"]

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import OperationalError, connection, connections, transaction
+from psycopg.errors import DeadlockDetected
 
 from queues.api import publish, publish_many
+from queues.counts import queue_counts
 from queues.engine import Engine, options_from_settings
 from queues.engine.errors import QueueFull, QueueNotFound
-from queues.errors import OperationError
+from queues.errors import Busy, OperationError
 from queues.models import ArchivedMessage, Message, Outcome, Queue, QueueCount, QueueTally, State, Subscription
 from queues.operations import messages
 from queues.operations import messages as message_operations
@@ -29,6 +32,7 @@ from tests.queues.store import (
     make_queue,
     store,
 )
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.django_db
 
@@ -214,6 +218,88 @@ def test_a_queue_with_an_open_transaction_that_published_to_it_is_busy(monkeypat
         cursor.execute("show lock_timeout")
         assert cursor.fetchone() == ("0",)
     assert not Message.objects.filter(queue_id=queue.pk).exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_queue_is_deleted_while_its_counts_take_long_to_be_added_up() -> None:
+    queue = make_queue()
+    with another_connection() as rotation, another_connection() as other:
+        other.autocommit = rotation.autocommit = True
+        other.execute("insert into queues_queuetally (slot, queue_id, ready) values (1, %s, 0)", [queue.pk])
+        other.execute(SLOW_COUNTS)
+        other.execute("select pg_advisory_lock(1)")
+        with ThreadPoolExecutor() as beside:
+            emptied = beside.submit(lambda: rotation.execute("select queues_rotate_tallies(1)").fetchone())
+            try:
+                lasts = "select 1 from pg_locks where relation = 'queues_queuetally_1'::regclass and mode = 'ShareLock'"
+                wait_until(lambda: other.execute(lasts).fetchone(), "the lock of the rotation")
+                deleted = beside.submit(_delete_after_a_look, queue)
+                wait_until(lambda: other.execute(WAITS_LONG).fetchone(), "the deletion, which waits for it")
+            finally:
+                other.execute("select pg_advisory_unlock(1)")
+            assert deleted.result(PATIENCE) == 0
+            assert emptied.result(PATIENCE) == (False,), "the deletion uses its tables"
+        other.execute("drop function wait_for_the_test() cascade")
+        assert rotation.execute("select queues_rotate_tallies(1)").fetchone() == (True,)
+    assert not Queue.objects.exists()
+
+
+def _delete_after_a_look(queue: Queue) -> int:
+    """Delete a queue in the transaction in which its counts were read."""
+    try:
+        with transaction.atomic():
+            assert queue_counts(queue.pk).held == 0
+            return queue_operations.delete_queue(queue.name)
+    finally:
+        connections.close_all()
+
+
+#: A session that is about to look whether what it waits for is a deadlock.
+WAITS_LONG = """
+select 1 from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'
+    and now() - query_start > 0.93 * current_setting('deadlock_timeout')::interval
+"""
+
+#: Counts are not added to while a session has the advisory lock 1.
+SLOW_COUNTS = """
+create function wait_for_the_test() returns trigger language plpgsql as $$
+begin
+    while not pg_try_advisory_xact_lock_shared(1) loop
+        perform pg_sleep(0.005);
+    end loop;
+    return null;
+end $$;
+create trigger slow before insert on queues_queuecount for each statement execute function wait_for_the_test();
+"""
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("times", [3, 4])
+def test_a_deletion_that_a_deadlock_has_ended_is_done_again_a_few_times(
+    monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    queue = make_queue()
+    store(queue, count=3)
+    delete, tries = queue_operations._delete_rows, 0
+
+    def deadlock(pk: int, using: str) -> None:
+        nonlocal tries
+        tries += 1
+        if tries <= times:
+            raise OperationalError("deadlock detected") from DeadlockDetected("deadlock detected")
+        delete(pk, using)
+
+    monkeypatch.setattr(queue_operations, "_empty", lambda queue, done, *_: done)
+    monkeypatch.setattr(queue_operations, "_delete_rows", deadlock)
+    if times == 3:
+        assert queue_operations.delete_queue("orders", force=True) == 3
+        assert not Queue.objects.exists()
+    else:
+        with pytest.raises(Busy, match="in the way each time"):
+            queue_operations.delete_queue("orders", force=True)
+        assert Queue.objects.get().paused is False
+        assert_counts_are_exact(queue)
+    assert tries == 4
 
 
 @pytest.mark.django_db(transaction=True)

@@ -424,6 +424,44 @@ async def test_a_lost_answer_to_a_settlement_settles_nothing_twice(make_engine: 
     assert store.counts(queue) == (0, 0, 0, 0)
 
 
+@pytest.fixture
+def settled_slot(store: Store) -> int:
+    """A slot with a segment of which every message is settled."""
+    store.rows(f"insert into queues_segment {VALUES} returning 1", 4096, store.queue("jobs"))
+    settled = "queues_segmentsettlement (slot, first, low, high, kept) values (1, 4096, 0, 0, false)"
+    store.rows(f"insert into {settled} returning 1")
+    return 1
+
+
+VALUES = "(slot, first, queue_id, node_id, count, bodies) values (1, %s, %s, 7, 1, array['x'::bytea])"
+
+
+async def test_a_segment_that_is_stored_while_its_slot_is_about_to_be_emptied_is_kept(
+    store: Store, settled_slot: int
+) -> None:
+    with another_session(store) as late:  # a node whose clock is wrong
+        late.execute(f"insert into queues_segment {VALUES}", [8192, store.queue("other")])
+        rotation = asyncio.ensure_future(store.change("select queues_rotate_segments(%s) as emptied", settled_slot))
+        await until(lambda: rotation.done() or _waiting(late), "the lock on the slot")
+        late.commit()
+    assert await rotation == [{"emptied": False}]
+    assert ids(store, "queues_segment") == [4096, 8192]
+
+
+async def test_a_slot_whose_check_took_long_is_emptied_when_it_is_not_used_and_no_use_is_waited_for(
+    store: Store, settled_slot: int
+) -> None:
+    empty = f"select queues_truncate(array['queues_segment_{settled_slot}'], now() - interval '1 h')"
+    with another_session(store) as rotation, another_session(store) as reader:
+        rotation.autocommit = True
+        rotation.execute("set statement_timeout = '20s'")
+        reader.execute("select count(*) from queues_segment")
+        assert rotation.execute(empty).fetchone() == (False,)
+        reader.rollback()
+        assert rotation.execute(empty).fetchone() == (True,)
+    assert ids(store, "queues_segment") == []
+
+
 WAITING = "select from pg_locks where not granted"
 
 
