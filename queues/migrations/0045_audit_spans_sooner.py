@@ -9,7 +9,7 @@ class Migration(migrations.Migration):
     """A row of a letter is found sooner not to stand for several messages."""
 
     dependencies = [
-        ("queues", "0043_dead_letter_counts"),
+        ("queues", "0044_rotation_gives_way"),
     ]
 
     operations = [
