@@ -20,7 +20,7 @@ class BlackHole:
         self._loop = loop
         self._proxy = proxy
         at = conninfo_to_dict(conninfo)
-        self.url = f"fivewire://{at['user']}:{at['password']}@127.0.0.1:{at['port']}/{at['dbname']}"
+        self.url = f"fivewire://{at['user']}:{at.get('password', '')}@127.0.0.1:{at['port']}/{at['dbname']}"
 
     def freeze(self) -> None:
         """Carry nothing from now on."""
