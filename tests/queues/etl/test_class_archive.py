@@ -133,8 +133,8 @@ def test_the_run_after_the_first_takes_its_classes_from_the_archive(
     own = {
         **environment, "DATA_DIR": str(tmp_path / "a directory"), "ETL_OUTPUT": str(etl.output),
         "PYSPARK_SUBMIT_ARGS": " ".join([*(f"--conf '{name}={value}'" for name, value in given), "pyspark-shell"]),
+        "SPARK_CONF_DIR": str(tmp_path / "none"),
     }  # fmt: skip
-    del own["SPARK_CONF_DIR"]
     classes = tmp_path / "a directory" / "etl" / "classes"
     assert finish(own, "run")[0] == 0
     assert not classes.exists()  # it has written no file, so it has not used what does
