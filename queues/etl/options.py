@@ -84,4 +84,5 @@ def config_for(run: int, output: str, options: RunOptions, progress: Path, using
         compact_files=settings.BROKER_ETL_COMPACT_FILES, bodies=options.bodies, body_schema=options.body_schema,
         since=options.since.astimezone(UTC).isoformat() if options.since else None, verify=options.verify,
         busy_percent=settings.BROKER_ETL_BUSY_PERCENT, progress=str(progress),
+        classes=str(settings.DATA_DIR.absolute() / "etl" / "classes"),
     )  # fmt: skip

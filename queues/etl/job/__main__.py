@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from queues.etl.errors import EtlError
+from queues.etl.job.class_archive import class_archive
 from queues.etl.job.config import Config
 from queues.etl.job.database import JobConnection
 from queues.etl.job.pacing import paced
@@ -38,9 +39,13 @@ def run(config: Config, progress: ProgressFile) -> None:
         database.lock(config.output)
         if config.master.startswith("local"):
             stack.enter_context(paced(config.busy_percent))
+        archive = stack.enter_context(class_archive(config))
         with progress.stage("starting Spark"):
-            spark = stack.enter_context(session(config))
-        progress.tell(result=ExportJob(config, spark, database, progress).run())
+            spark = stack.enter_context(session(config, archive.java_options if archive else ""))
+        result = ExportJob(config, spark, database, progress).run()
+        progress.tell(result=result)
+        if archive is not None:
+            archive.complete = result["tables"]["messages"]["rows_out"] > 0
 
 
 def main() -> None:

@@ -14,7 +14,10 @@ VERIFY = ("all", "none")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Config:
-    """One run. Sizes are bytes; `database` is what `psycopg.connect` takes."""
+    """One run. Sizes are bytes; `database` is what `psycopg.connect` takes.
+
+    `classes`: the directory for the archive of Java's classes; empty: there is none.
+    """
 
     run: int
     output: str
@@ -32,6 +35,7 @@ class Config:
     verify: str = "all"
     busy_percent: int = 100
     progress: str = ""
+    classes: str = ""
 
     def text(self) -> str:
         """The text of the file."""

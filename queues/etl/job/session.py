@@ -40,8 +40,11 @@ SHIPPED = (
 )  # fmt: skip
 
 
-def settings(config: Config) -> dict[str, str]:
-    """Spark's settings for a run; all others come from the operator's spark-defaults.conf."""
+def settings(config: Config, java_options: str = "") -> dict[str, str]:
+    """Spark's settings for a run; all others come from the operator's spark-defaults.conf.
+
+    `java_options` are further ones of the driver's Java.
+    """
     found = {
         "spark.driver.memory": f"{config.driver_memory // 2**20}m",
         "spark.executor.memory": f"{config.executor_memory // 2**20}m",
@@ -55,7 +58,7 @@ def settings(config: Config) -> dict[str, str]:
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.sources.partitionOverwriteMode": "static",
         # Its temporary files go where the job's do. Where it puts shuffled rows is still the operator's to say.
-        "spark.driver.defaultJavaOptions": f'-Djava.io.tmpdir="{tempfile.gettempdir()}" {COMPILER}',
+        "spark.driver.defaultJavaOptions": f'-Djava.io.tmpdir="{tempfile.gettempdir()}" {COMPILER} {java_options}',
         "spark.executor.defaultJavaOptions": COMPILER,
         # Fewer queues: a file each is open at a time. As many, or more: rows are sorted first, which costs a quarter.
         "spark.sql.maxConcurrentOutputFileWriters": "8",
@@ -85,11 +88,11 @@ def _umask() -> int:
 
 
 @contextmanager
-def session(config: Config) -> Iterator[SparkSession]:
+def session(config: Config, java_options: str = "") -> Iterator[SparkSession]:
     """A session on the master that the configuration names, while the context lasts. Raises NoJava, NoSpark."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with tempfile.TemporaryDirectory(prefix="fivewire-etl-") as directory:
-        spark = _start(config)
+        spark = _start(config, java_options)
         try:
             spark.sparkContext.setLogLevel("WARN")
             spark.sparkContext.addPyFile(str(_pack(Path(directory))))
@@ -98,11 +101,11 @@ def session(config: Config) -> Iterator[SparkSession]:
             spark.stop()
 
 
-def _start(config: Config) -> SparkSession:
+def _start(config: Config, java_options: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(f"fivewire etl {config.run}").master(config.master)
-    for name, value in settings(config).items():
+    for name, value in settings(config, java_options).items():
         builder = builder.config(name, value)
     try:
         spark: SparkSession = builder.getOrCreate()
