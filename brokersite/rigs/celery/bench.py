@@ -70,8 +70,8 @@ class CelerySystem:
                 with _worker(options, environment):
                     _publish(WARM_UP, 1, environment)
                     _wait(ran, WARM_UP)
-                    began = time.monotonic()
-                    figures["calls_per_s"] = count / _publish(count, producers, environment)
+                    began, ended = _publish(count, producers, environment)
+                    figures["calls_per_s"] = count / (ended - began)
                     _wait(ran, count + WARM_UP)
                     figures["through_per_s"] = count / (time.monotonic() - began)
                     _wait_idle(self._broker)
@@ -132,8 +132,9 @@ def _worker(options: Sequence[str], environment: dict[str, str]) -> Iterator[Non
         worker.check()
 
 
-def _publish(count: int, producers: int, environment: dict[str, str]) -> float:
-    """Call `delay` so often, by several processes; returns the seconds that the slowest took."""
+def _publish(count: int, producers: int, environment: dict[str, str]) -> tuple[float, float]:
+    """Call `delay` so often, by several processes; returns when the first call began and the last one ended, in seconds
+    of the monotonic clock."""
     share = count // producers
     with contextlib.ExitStack() as stack:
         running = []
@@ -144,7 +145,8 @@ def _publish(count: int, producers: int, environment: dict[str, str]) -> float:
             running.append(stack.enter_context(RigProcess("a producer", command, log, environment)))
         if any([process.wait() for process in running]):
             raise BenchError("publishing failed:\n" + "".join(process.output for process in running))
-        return max(float(process.output.split()[-1]) for process in running)
+        began, ended = zip(*(map(float, process.output.split()[-2:]) for process in running), strict=True)
+        return min(began), max(ended)
 
 
 def _wait(ran: Path, count: int) -> None:
