@@ -88,10 +88,13 @@ def purge_batches(
             unpack(ids, using)
         return int(query("purge", using, **parameters)[0][0])
 
+    def unpack_more() -> int:
+        return _unpack_oldest(queue, high, limit, using)
+
     while True:
         if gone := whole(remove, using):
             yield gone
-        if gone < limit and not (ids is None and state == State.READY and _unpack_oldest(queue, high, limit, using)):
+        if gone < limit and not (ids is None and state == State.READY and whole(unpack_more, using)):
             return
 
 

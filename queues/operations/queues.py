@@ -186,7 +186,7 @@ def _empty(queue: Queue, done: int, progress: Progress, using: str, by: str) -> 
         if state in LEASES and not queue_counts(queue.pk, using).held:
             break  # leases have no index: they are not looked for in vain
         if state is State.LEASED:
-            query("unpack_queue", using, queue=queue.pk)
+            whole(lambda: query("unpack_queue", using, queue=queue.pk), using)
         for gone in purge_batches(queue.pk, state, Outcome.PURGED, using, by=by):
             done += gone
             progress(done)
