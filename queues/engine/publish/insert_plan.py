@@ -7,9 +7,10 @@ one transaction, and each `Write` keeps its part of the result until the message
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, groupby, islice, pairwise
 from operator import itemgetter
 from typing import Any, Final, cast
@@ -309,7 +310,7 @@ class Plan:
     audited: dict[int, str] = field(default_factory=dict)
     limited_groups: list[tuple[PublishGroup, list[Write], tuple[int, ...]]] = field(default_factory=list)
     #: Messages that go by routes, by all the routes on their ways.
-    carried: Counter[tuple[int, ...]] = field(default_factory=Counter)
+    carried: defaultdict[tuple[int, ...], int] = field(default_factory=partial(defaultdict, int))
     #: The number of writes before, the queue, the bodies.
     transient: list[tuple[int, int, list[bytes]]] = field(default_factory=list)
     rejected: list[tuple[PublishGroup, EngineError]] = field(default_factory=list)
@@ -318,7 +319,7 @@ class Plan:
     answers: list[tuple[Write, QueuePolicy]] = field(default_factory=list)
     storing: list[LocalQueue] = field(default_factory=list)
     #: By the identity of a group, in how many queues its messages are leased as segments, and the bodies for these.
-    _takers: Counter[int] = field(default_factory=Counter)
+    _takers: defaultdict[int, int] = field(default_factory=partial(defaultdict, int))
     _shared: dict[int, SharedPayloads] = field(default_factory=dict)
     #: The messages that may still be leased to this node, by queue. Those that expire wait in the store, for the sweep.
     _leasable: dict[int, int] = field(default_factory=dict)
