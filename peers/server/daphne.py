@@ -44,6 +44,8 @@ STOP_TIMEOUT: Final = 5.0
 CHECK: Final = 2
 #: Default of daphne's --websocket_timeout: seconds after which it ends every WebSocket, active or not.
 DAY: Final = 86_400
+#: Default of daphne's --websocket_connect_timeout: seconds after which it answers 403 to a handshake.
+ACCEPTED_WITHIN: Final = 5
 #: The close of a connection whose client has not answered a ping.
 PING_TIMEOUT: Final = (1011, "ping timeout")
 #: Bytes that Twisted is given at a time.
@@ -298,6 +300,9 @@ class DaphneProtocol(WebSocketProtocol):  # type: ignore[misc]
     # daphne's side: timeouts
 
     def duration(self) -> float:
+        # Until the handshake is answered only this process is waited for: having been held up is no reason for a 403.
+        if self.state == self.STATE_CONNECTING and self.server.websocket_connect_timeout == ACCEPTED_WITHIN:
+            return 0.0
         # A peer stays without limit, unless daphne was started with another limit than its default.
         if self._own is not None and self.server.websocket_timeout == DAY:
             return 0.0
