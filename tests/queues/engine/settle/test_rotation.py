@@ -428,12 +428,12 @@ async def test_a_lost_answer_to_a_settlement_settles_nothing_twice(make_engine: 
 def settled_slot(store: Store) -> int:
     """A slot with a segment of which every message is settled."""
     store.rows(f"insert into queues_segment {VALUES} returning 1", 4096, store.queue("jobs"))
-    settled = "queues_segmentsettlement (slot, first, low, high, kept) values (1, 4096, 0, 0, false)"
-    store.rows(f"insert into {settled} returning 1")
+    store.rows(f"insert into {SETTLED} returning 1", 4096)
     return 1
 
 
 VALUES = "(slot, first, queue_id, node_id, count, bodies) values (1, %s, %s, 7, 1, array['x'::bytea])"
+SETTLED = "queues_segmentsettlement (slot, first, low, high, kept) values (1, %s, 0, 0, false)"
 
 
 async def test_a_segment_that_is_stored_while_its_slot_is_about_to_be_emptied_is_kept(
@@ -446,6 +446,23 @@ async def test_a_segment_that_is_stored_while_its_slot_is_about_to_be_emptied_is
         late.commit()
     assert await rotation == [{"emptied": False}]
     assert ids(store, "queues_segment") == [4096, 8192]
+
+
+async def test_open_segments_in_place_of_as_many_settled_ones_with_the_same_sum_of_ids_are_kept(
+    store: Store, settled_slot: int
+) -> None:
+    queue = store.rows("select id from queues_queue")[0]["id"]
+    store.rows(f"insert into queues_segment {VALUES} returning 1", 4098, queue)
+    store.rows(f"insert into {SETTLED} returning 1", 4098)
+    with another_session(store) as late:
+        late.execute("delete from queues_segment")
+        for first in (4095, 4099):
+            late.execute(f"insert into queues_segment {VALUES}", [first, queue])
+        rotation = asyncio.ensure_future(store.change("select queues_rotate_segments(%s) as emptied", settled_slot))
+        await until(lambda: rotation.done() or _waiting(late), "the lock on the slot")
+        late.commit()
+    assert await rotation == [{"emptied": False}]
+    assert ids(store, "queues_segment") == [4095, 4099]
 
 
 async def test_a_slot_whose_check_took_long_is_emptied_when_it_is_not_used_and_no_use_is_waited_for(
