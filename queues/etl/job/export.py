@@ -88,7 +88,7 @@ class Export:
         """The rows that the output does not have."""
         if not self.files.names(table):
             return rows
-        known = self.spark.read.schema(schema.struct(columns)).parquet(self.files.url(table))
+        known = self.spark.read.schema(schema.ddl(columns)).parquet(self.files.url(table))
         return rows.join(known.select(*identity), identity, "left_anti")
 
     def _audit(self, chains: Sequence[Chain], another: bool) -> Written:
