@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from brokersite.rigs.bench.columns import WIDTH, Records, read_column, write_column
-from brokersite.rigs.bench.drivers import RunDriver
+from brokersite.rigs.bench.drivers import FanoutDriver
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.stream import Endpoint, Stream
 from wire.blipmq import codec
@@ -34,7 +34,7 @@ def frame(kind: int, correlation: int, payload: bytes = b"") -> bytes:
 
 
 @dataclass(frozen=True)
-class BlipMQ(RunDriver):
+class BlipMQ(FanoutDriver):
     """A topic and its subscriptions; consumer i polls subscription i modulo their number."""
 
     endpoint: Endpoint

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from brokersite.rigs.bench.columns import Records
-from brokersite.rigs.bench.drivers import RunDriver
+from brokersite.rigs.bench.drivers import FanoutDriver
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.stream import Login, Stream
 
@@ -17,7 +17,7 @@ _GROUP: Final = "consumers"
 
 
 @dataclass(frozen=True)
-class JetStream(RunDriver):
+class JetStream(FanoutDriver):
     """A stream on a subject of its name; `copies` consumers, each of which gets every message."""
 
     login: Login
