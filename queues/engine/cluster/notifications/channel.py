@@ -115,8 +115,7 @@ class Announcer:
     async def _ask_some(self, connection: Connection, node: int, unsure: dict[int, int]) -> None:
         try:
             parameters = {"queues": array(unsure), "node": node}
-            cursor = await connection.execute(statement("served_elsewhere"), parameters)
-            served = await cursor.fetchall()
+            served = await connection.rows("served_elsewhere", parameters)
         except BaseException:
             self._asked.set()  # to be asked again
             raise
@@ -216,7 +215,7 @@ class NotificationReader:
         taken = TAKEN_AT_ONCE
         while taken == TAKEN_AT_ONCE:
             parameters = {"node": node, "first": first, "limit": TAKEN_AT_ONCE}
-            rows = await (await connection.execute(statement("take_instructions"), parameters)).fetchall()
+            rows = await connection.rows("take_instructions", parameters)
             for _, text in sorted(rows):
                 self._obey(text, formats.parse_instruction)
             taken = len(rows)
