@@ -147,7 +147,7 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
 
     def _set_paused(self, request: HttpRequest, queue: Queue, paused: bool) -> HttpResponse:
         with transaction.atomic():
-            (queue_operations.pause_queue if paused else queue_operations.resume_queue)(queue.name)
+            queue_operations.set_paused(queue.name, paused)
             self.log_done(request, queue, "pause" if paused else "resume", "Paused." if paused else "Resumed.")
         self.message_user(request, f"{'Paused' if paused else 'Resumed'} {queue.name}.", messages.SUCCESS)
         return HttpResponseRedirect(page_of("queue", queue.pk))
