@@ -38,10 +38,6 @@ MIB = 1024 * 1024
 HYDRA_SECRET_FILE = "hydra_secret"
 
 
-def _kept_secret_key(earlier: Mapping[str, Any]) -> str:
-    return kept_secret(earlier["DATA_DIR"] / "secret_key", length=50)
-
-
 def _kept_hydra_secret(earlier: Mapping[str, Any]) -> str:
     try:
         return read_secret(earlier["DATA_DIR"] / HYDRA_SECRET_FILE)
@@ -61,7 +57,7 @@ class SiteOptions(FileSettings):
         default_text="the embedded PostgreSQL",
     )
     SECRET_KEY = text(
-        _kept_secret_key,
+        lambda earlier: kept_secret(earlier["DATA_DIR"] / "secret_key", length=50),
         "The key Django signs sessions with. Several hosts of one site need the same.",
         maximum=1000,
         default_text="generated once, kept in `DATA_DIR/secret_key`",
@@ -101,7 +97,7 @@ class HttpLimits(Options):
         60.0, "Time a request has to arrive, all of it (408).", minimum=0.1, maximum=3600
     )
     BROKER_HTTP_ANSWER_TIMEOUT = seconds(
-        600.0, "Time the site has to answer a request, unless daphne is told another.", minimum=1, maximum=86_400
+        600.0, "Time the site has to answer a request, unless daphne is told another.", minimum=1
     )
     BROKER_HTTP_MAX_CONNECTIONS = integer(
         2000, "Connections of the site that are no WebSockets, at most. One more is closed.",
@@ -180,9 +176,8 @@ class OverhopSettings(Options):
         2.0, "Time after IDENT in which an Overhop client must send REGISTER.", minimum=0.05, maximum=3600
     )
     BROKER_OVERHOP_MAX_QUEUES = integer(
-        10_000, "Queues up to which clients may make more by ADDQUEUE; the system's do not count.",
-        minimum=0, maximum=10_000_000,
-    )  # fmt: skip
+        10_000, "Queues up to which clients may make more by ADDQUEUE; the system's do not count.", maximum=10_000_000
+    )
     BROKER_OVERHOP_MAX_SUBSCRIPTIONS = integer(
         1000, "Subscriptions of one Overhop connection.", minimum=1, maximum=1_000_000
     )
