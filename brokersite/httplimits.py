@@ -25,11 +25,7 @@ from wire.net.limits import ConnectionLimits
 LINGER: Final = 2.0
 #: Bodies of the largest size that may be under way at the same time.
 BODIES_AT_ONCE: Final = 16
-REFUSALS: Final = {
-    408: b"Request Timeout",
-    413: b"Content Too Large",
-    503: b"Service Unavailable",
-}
+REFUSALS: Final = {408: b"Request Timeout", 413: b"Content Too Large", 503: b"Service Unavailable"}
 
 refused = Counter("fivewire_http_refused", "HTTP connections and requests that a limit has ended.", ["reason"])
 

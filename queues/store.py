@@ -100,9 +100,7 @@ def whole(work: Callable[[], T], using: str) -> T:
 def lock_limit(milliseconds: str, using: str, busy: Busy) -> Iterator[None]:
     """A part of the caller's transaction in which no lock is waited for longer than so long. Raises `busy` then."""
     with connections[using].cursor() as cursor:
-        cursor.execute(
-            "select current_setting('lock_timeout'), set_config('lock_timeout', %s, true)", [milliseconds]
-        )
+        cursor.execute("select current_setting('lock_timeout'), set_config('lock_timeout', %s, true)", [milliseconds])
         before = cursor.fetchone()[0]
         try:
             yield

@@ -136,9 +136,7 @@ class ConnectionAdmin(KeysetAdmin):
         """End one connection."""
         return self._disconnect(request, [connection]) or HttpResponseRedirect(self.list_address)
 
-    def _disconnect(
-        self, request: HttpRequest, chosen: Sequence[Connection], action: str = ""
-    ) -> HttpResponse | None:
+    def _disconnect(self, request: HttpRequest, chosen: Sequence[Connection], action: str = "") -> HttpResponse | None:
         """Ask, or do it; `action` is that of the list, which shows the question's answer to itself."""
         if not chosen:
             self.message_user(request, GONE, messages.WARNING)

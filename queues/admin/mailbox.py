@@ -150,9 +150,7 @@ class MailboxAdmin(CountedRows, FixedAdmin, ConfirmedDeletion):
         """Free the name of the peer of one page."""
         return self._act(request, [mailbox], "free_name") or HttpResponseRedirect(page_of("mailbox", mailbox.pk))
 
-    def _act(
-        self, request: HttpRequest, peers: Iterable[Mailbox], name: str, action: str = ""
-    ) -> HttpResponse | None:
+    def _act(self, request: HttpRequest, peers: Iterable[Mailbox], name: str, action: str = "") -> HttpResponse | None:
         """Ask, or do it; `action` is that of the list of peers, which shows the question's answer to itself."""
         what, chosen = ACTIONS[name], list(peers)
         if not confirmed(request):

@@ -339,9 +339,7 @@ def backlog(driver: RunDriver, plan: MeasurementPlan) -> Figures:
     )
     sent = [one.sent for one in filled]
     draining = LoadProgress.after(sent, plan.consumers)
-    drained: list[Consumed] = run(
-        [(consume, (driver, index, draining)) for index in range(plan.consumers)], plan.limit
-    )
+    drained: list[Consumed] = run([(consume, (driver, index, draining)) for index in range(plan.consumers)], plan.limit)
     took = max(one.settled for one in drained) - min(one.started for one in drained)
     figures: Figures = {"drained_per_s": sum(sent) / took, "messages": sum(sent)}
     if driver.confirms:

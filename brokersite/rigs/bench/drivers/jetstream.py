@@ -123,9 +123,7 @@ class NatsConsumer(NatsConnection):
 
     def __init__(self, driver: JetStream, copy: int) -> None:
         super().__init__(driver.login)
-        self._message = re.compile(
-            rb"MSG \S+ \S+ (\S+) \d+\r\n(.{8}).{%d}\r\n" % (driver.size - 8), re.DOTALL
-        )
+        self._message = re.compile(rb"MSG \S+ \S+ (\S+) \d+\r\n(.{8}).{%d}\r\n" % (driver.size - 8), re.DOTALL)
         self.send(f"SUB to.{driver.stream}.{copy} {_GROUP} 1\r\nPING\r\n".encode())
         self.until_pong()
 
