@@ -134,10 +134,7 @@ class ListenerSettings(Options):
         minimum=64 * 1024,
     )
     BROKER_HANDSHAKE_TIMEOUT = seconds(
-        10.0,
-        "Time from accepting a connection to the end of its handshake, TLS included.",
-        minimum=0.1,
-        maximum=3600,
+        10.0, "Time from accepting a connection to the end of its handshake, TLS included.", minimum=0.1, maximum=3600
     )
     BROKER_IDLE_TIMEOUT = seconds(0.0, "A connection silent for this long is closed; 0 means never.")
     BROKER_DRAIN_TIMEOUT = seconds(

@@ -221,11 +221,7 @@ def mode(default: int, help: str) -> Option[int]:
 
 
 def text(
-    default: str | Callable[[Mapping[str, Any]], str],
-    help: str,
-    *,
-    maximum: int = 255,
-    default_text: str | None = None,
+    default: str | Callable[[Mapping[str, Any]], str], help: str, *, maximum: int = 255, default_text: str | None = None
 ) -> Option[str]:
     """Any text up to ``maximum`` characters."""
 

@@ -84,9 +84,7 @@ class EngineSettings(Options):
         minimum=64 * 1024,
     )  # fmt: skip
     BROKER_PENDING_BYTES = size(
-        32 * MIB,
-        "Payload bytes waiting for their commit at which sockets are no longer read.",
-        minimum=64 * 1024,
+        32 * MIB, "Payload bytes waiting for their commit at which sockets are no longer read.", minimum=64 * 1024
     )
     BROKER_PUBLISH_TIMEOUT = seconds(
         60.0,
@@ -162,8 +160,7 @@ class MailboxSettings(Options):
         30, "Days in which the id of a letter counts as sent before.", minimum=1, maximum=36_500
     )
     BROKER_PEERBUS_RELAXED = flag(
-        False,
-        "As the reference server: any API key may take a name that is not connected, and acknowledge any letter.",
+        False, "As the reference server: any API key may take a name that is not connected, and acknowledge any letter."
     )
     BROKER_PEERBUS_AUDIT = flag(
         True, "Record every letter sent, delivered and acknowledged in the audit chain `peerbus`."
