@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -25,6 +26,9 @@ from queues.database import connection_parameters
 from queues.options import InvalidEnvironment, Options, directory, file, flag, integer, mode, seconds, size, text, words
 
 MIB = 1024 * 1024
+
+#: A number of days, up to a century.
+days = partial(integer, maximum=36_500)
 
 
 class FileSettings(Options):
@@ -156,9 +160,7 @@ class MailboxSettings(Options):
         16 * MIB, "Bytes that the peers of one API key have sent and that are not committed yet, at most: beyond it "
         "these connections alone are not read from.", minimum=64 * 1024, maximum=1024 * MIB,
     )  # fmt: skip
-    BROKER_PEERBUS_DEDUPE_DAYS = integer(
-        30, "Days in which the id of a letter counts as sent before.", minimum=1, maximum=36_500
-    )
+    BROKER_PEERBUS_DEDUPE_DAYS = days(30, "Days in which the id of a letter counts as sent before.", minimum=1)
     BROKER_PEERBUS_RELAXED = flag(
         False, "As the reference server: any API key may take a name that is not connected, and acknowledge any letter."
     )
@@ -170,25 +172,21 @@ class MailboxSettings(Options):
 class RetentionSettings(Options):
     """Retention"""
 
-    BROKER_ARCHIVE_DAYS = integer(30, "Days that finished messages stay in the archive.", minimum=1, maximum=36_500)
-    BROKER_IDLE_SUBSCRIPTION_DAYS = integer(
-        0,
-        "Days after which a subscription without a consumer is dropped with its backlog; 0 means never.",
-        maximum=36_500,
+    BROKER_ARCHIVE_DAYS = days(30, "Days that finished messages stay in the archive.", minimum=1)
+    BROKER_IDLE_SUBSCRIPTION_DAYS = days(
+        0, "Days after which a subscription without a consumer is dropped with its backlog; 0 means never."
     )
-    BROKER_ETL_RUN_DAYS = integer(
-        90, "Days that ETL runs which have ended stay in the admin, with their logs.", minimum=1, maximum=36_500
-    )
-    BROKER_BULK_OPERATION_DAYS = integer(
+    BROKER_ETL_RUN_DAYS = days(90, "Days that ETL runs which have ended stay in the admin, with their logs.", minimum=1)
+    BROKER_BULK_OPERATION_DAYS = days(
         30, "Days that bulk operations which have ended stay in the admin; of more than 10,000 the newest do.",
-        minimum=1, maximum=36_500,
+        minimum=1,
     )  # fmt: skip
     BROKER_HISTORY_DAYS = integer(
         31, "Days that the history of queues stays, their rates and depths: by the minute, after a day by the hour; "
         "0: none is kept.", maximum=3660,
     )  # fmt: skip
-    BROKER_ROLLUP_DAYS = integer(
-        400, "Days that the hourly figures of queues stay, from which charts are drawn.", minimum=8, maximum=36_500
+    BROKER_ROLLUP_DAYS = days(
+        400, "Days that the hourly figures of queues stay, from which charts are drawn.", minimum=8
     )
 
 
@@ -207,7 +205,7 @@ class AuditSettings(Options):
     BROKER_AUDIT_ANCHOR_INTERVAL = seconds(
         60.0, "Time between two signed anchors of an audit chain that has grown.", minimum=1
     )
-    BROKER_AUDIT_DAYS = integer(365, "Days that rows stay in the audit chains; 0 means for ever.", maximum=36_500)
+    BROKER_AUDIT_DAYS = days(365, "Days that rows stay in the audit chains; 0 means for ever.")
 
 
 class EtlSettings(Options):
