@@ -6,13 +6,12 @@ Those of the app `queues` are declared in ``queues/settings.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from queues.childprocess import PACKAGES
 from queues.options import Options, file, flag, integer, networks, postgres_url, seconds, size, text, words
-from queues.secretfiles import kept_secret, read_secret
+from queues.secretfiles import find_secret, kept_secret
 from queues.settings import (
     AuditSettings,
     EngineSettings,
@@ -36,13 +35,6 @@ MIB = 1024 * 1024
 
 #: The file under ``DATA_DIR`` in which `manage.py up` keeps the secret of its Hydra nodes.
 HYDRA_SECRET_FILE = "hydra_secret"
-
-
-def _kept_hydra_secret(earlier: Mapping[str, Any]) -> str:
-    try:
-        return read_secret(earlier["DATA_DIR"] / HYDRA_SECRET_FILE)
-    except FileNotFoundError:
-        return ""
 
 
 class SiteOptions(FileSettings):
@@ -234,7 +226,7 @@ class HydraSettings(Options):
         minimum=1, maximum=100_000,
     )  # fmt: skip
     BROKER_HYDRA_SECRET = text(
-        _kept_hydra_secret,
+        lambda earlier: find_secret(earlier["DATA_DIR"] / HYDRA_SECRET_FILE),
         "A secret that all nodes share and prove to each other before anything else is said. `off`: none is asked for.",
         maximum=4096,
         default_text="that of `DATA_DIR/hydra_secret`, which `manage.py up` makes; else none",
