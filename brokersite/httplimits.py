@@ -176,7 +176,7 @@ class LimitedChannel(http.HTTPChannel):
             b"HTTP/1.1 %d %b\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n"
             b"Connection: close\r\n\r\n%b\n" % (status, phrase, len(phrase) + 1, phrase)
         )
-        self.dataReceived = _throw_away  # type: ignore[method-assign]
+        self.dataReceived = lambda data: None  # type: ignore[method-assign]
         self._networkProducer.unregisterProducer()
         if isinstance(self.transport, ProtocolWrapper):  # TLS
             self.transport.loseConnection()  # type: ignore[no-untyped-call]
@@ -221,7 +221,3 @@ def install(options: HttpOptions) -> None:
     """Have daphne use all this. To be called before its server runs."""
     LimitedFactory.options = options
     daphne.server.HTTPFactory = LimitedFactory
-
-
-def _throw_away(data: bytes) -> None:
-    pass
