@@ -29,6 +29,6 @@ def moment(at: datetime | None) -> str:
     return "-" if at is None else f"{at:%Y-%m-%d %H:%M:%S}, {relative(at, timezone.now())}"
 
 
-def short_hash(hash_hex: str, digits: int = 12) -> SafeString:
+def short_hash(hash_hex: str) -> SafeString:
     """The first digits of a hash, with all of them as its title."""
-    return format_html('<code title="{}">{}…</code>', hash_hex, hash_hex[:digits])
+    return format_html('<code title="{}">{}…</code>', hash_hex, hash_hex[:12])

@@ -228,7 +228,7 @@ def _delete_rows(pk: int, using: str) -> None:
             cursor.execute(text, [pk])
 
 
-def delete_subscription(id: int, progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS, by: str = "") -> int:
+def delete_subscription(id: int, using: str = DEFAULT_DB_ALIAS, by: str = "") -> int:
     """End a subscription and delete its queue with its backlog; returns how many messages that held.
 
     Raises QueueNotFound when there is no such subscription, or QueueBusy.
@@ -236,4 +236,4 @@ def delete_subscription(id: int, progress: Progress = no_progress, using: str = 
     subscription = Subscription.objects.using(using).select_related("queue").filter(pk=id).first()
     if subscription is None:
         raise QueueNotFound(f"there is no subscription {id}")
-    return delete_queue(subscription.queue.name, force=True, progress=progress, using=using, by=by)
+    return delete_queue(subscription.queue.name, force=True, using=using, by=by)
