@@ -11,7 +11,7 @@ from brokersite.environment import HYDRA_SECRET_FILE
 from hydra.models import Node, Vote
 from queues.models import ApiKey
 from queues.operations import keys
-from queues.secretfiles import kept_secret, read_secret, write_secret
+from queues.secretfiles import find_secret, kept_secret, write_secret
 
 ADMIN = "admin"
 KEY_NAME = "development"
@@ -35,7 +35,7 @@ def ensure_admin(data_dir: Path) -> str:
         password = kept_secret(path, length=20)
         users.create_superuser(username=ADMIN, email="", password=password)
         return f"user {ADMIN}, password {password} (printed this once; kept in {path})"
-    kept = _kept(path)
+    kept = find_secret(path)
     if kept and user.check_password(kept):
         return f"user {ADMIN}, password in {path}"
     return f"user {ADMIN}, with the password you gave it (a new one: manage.py changepassword {ADMIN})"
@@ -47,15 +47,15 @@ def ensure_key(data_dir: Path) -> str:
     Everyone who has the key may publish and consume everything, so it is kept like the password.
     """
     path = data_dir / "development_key"
-    kept = _kept(path)
+    kept = find_secret(path)
     row = ApiKey.objects.filter(name=KEY_NAME).first()
     if row is None:
-        _, key = keys.create_key(KEY_NAME, key=kept)
+        _, key = keys.create_key(KEY_NAME, key=kept or None)
         write_secret(path, key)
         return key
     if row.revoked_at is not None:
         return f"{KEY_NAME!r} is revoked; `manage.py apikey create` makes another"
-    if kept is None or row.digest not in keys.digests(kept):
+    if not kept or row.digest not in keys.digests(kept):
         return f"{KEY_NAME!r} exists, but {path} does not have it; `manage.py apikey create` makes another"
     return kept
 
@@ -68,10 +68,3 @@ def ensure_hydra_secret(data_dir: Path) -> None:
 def knows_no_hydra_network() -> bool:
     """Whether the database has never known a Hydra node or a vote."""
     return not (Node.objects.exists() or Vote.objects.exists())
-
-
-def _kept(path: Path) -> str | None:
-    try:
-        return read_secret(path)
-    except FileNotFoundError:
-        return None

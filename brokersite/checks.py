@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.apps import AppConfig
@@ -17,34 +17,28 @@ Apps = Sequence[AppConfig] | None
 
 
 @register(Tags.security, deploy=True)
-def check_shared_secret(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
+def check_shared_secret(app_configs: Apps, **kwargs: Any) -> Iterator[CheckMessage]:
     """fivewire.W002: where the database may be shared the secret is set, not generated."""
-    if settings.EMBEDDED_DATABASE is not None or not _is_generated(settings.BROKER_KEY_PEPPERS[0]):
-        return []
-    return [
-        Warning(
+    if settings.EMBEDDED_DATABASE is None and _is_generated(settings.BROKER_KEY_PEPPERS[0]):
+        yield Warning(
             "DATABASE_URL is set and SECRET_KEY is the one generated for this checkout. Another host on this "
             "database would generate its own, and refuse the API keys made here.",
             hint="Set SECRET_KEY, or BROKER_KEY_PEPPERS, on every host; the one in use lies in "
             f"{settings.DATA_DIR / 'secret_key'}.",
             id="fivewire.W002",
         )
-    ]
 
 
 @register(Tags.security)
-def check_debug(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
+def check_debug(app_configs: Apps, **kwargs: Any) -> Iterator[CheckMessage]:
     """fivewire.W003: no debug pages, which show settings and messages, for other hosts."""
-    if not settings.DEBUG or set(settings.ALLOWED_HOSTS) <= LOCAL_HOSTS:
-        return []
-    return [
-        Warning(
+    if settings.DEBUG and not set(settings.ALLOWED_HOSTS) <= LOCAL_HOSTS:
+        yield Warning(
             "DEBUG is on and ALLOWED_HOSTS has names that others can reach: an error page shows them settings "
             "and messages.",
             hint="Unset DEBUG.",
             id="fivewire.W003",
         )
-    ]
 
 
 @register(Tags.compatibility)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
 from django.db import InterfaceError, OperationalError, connection
 from django.http import HttpRequest, HttpResponse
+from django.utils.deprecation import MiddlewareMixin
 
 from queues.engine.faults import Fault, fault_of, told
 
@@ -15,14 +15,10 @@ from queues.engine.faults import Fault, fault_of, told
 RETRY_AFTER: Final = 2
 
 
-class DatabaseAwayMiddleware:
+class DatabaseAwayMiddleware(MiddlewareMixin):
     """Middleware: answers 503 when a view has lost the database, or the server refuses everything for now."""
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        return self.get_response(request)
+    async_capable = False
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         """The answer, or None for any other error."""

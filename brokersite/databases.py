@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from brokersite.embedded import EmbeddedServer
 from queues.database import DJANGO_SESSION, SOCKET_DIRECTORY, defaults_for_hosts
-
-ENGINE = "django.db.backends.postgresql"
 
 #: The last word on how Django's sessions are set. The admin's statements take milliseconds, but PostgreSQL expects
 #: those on views and partitions to take longer: to compile them costs up to a second each.
@@ -17,11 +15,11 @@ SESSION = " ".join(f"-c {name}={value}" for name, value in (DJANGO_SESSION | {"j
 
 
 def database_settings(url: str) -> dict[str, Any]:
-    """The entry for a PostgreSQL URI; parameters such as ``sslmode`` go to libpq as they are."""
+    """The entry for a PostgreSQL URI or connection string; parameters such as ``sslmode`` go to libpq as they are."""
     given = {name: value for name, value in conninfo_to_dict(url).items() if value is not None}
     given |= defaults_for_hosts(given)
     return {
-        "ENGINE": ENGINE,
+        "ENGINE": "django.db.backends.postgresql",
         "NAME": given.pop("dbname", ""),
         "USER": given.pop("user", ""),
         "PASSWORD": given.pop("password", ""),
@@ -33,13 +31,7 @@ def database_settings(url: str) -> dict[str, Any]:
 
 def embedded_database_settings(database: EmbeddedServer) -> dict[str, Any]:
     """The entry for the embedded server, over TCP on 127.0.0.1; engines take its Unix socket where there is one."""
-    return {
-        SOCKET_DIRECTORY: "" if database.socket_directory is None else str(database.socket_directory),
-        "ENGINE": ENGINE,
-        "NAME": database.dbname,
-        "USER": database.user,
-        "PASSWORD": database.password,
-        "HOST": database.host,
-        "PORT": str(database.port),
-        "OPTIONS": {"options": SESSION},
-    }
+    directory = "" if database.socket_directory is None else str(database.socket_directory)
+    names = ("dbname", "user", "password", "host", "port")
+    address = make_conninfo(**{name: getattr(database, name) for name in names})
+    return {SOCKET_DIRECTORY: directory, **database_settings(address)}

@@ -286,12 +286,10 @@ def _port(home: Home, *, patience: float) -> int:
     deadline = time.monotonic() + patience
     if kept.exists():
         port = int(kept.read_text())
-        while True:
-            if _is_free(port):
-                return port
-            if time.monotonic() > deadline:
-                break
+        while not (free := _is_free(port)) and time.monotonic() <= deadline:
             time.sleep(0.1)
+        if free:
+            return port
     port = next((port for port in random.sample(PORTS, 500) if _is_free(port)), 0)
     if not port:
         raise EmbeddedPostgresError(f"No port from {PORTS.start} to {PORTS.stop - 1} is free for PostgreSQL.")

@@ -6,13 +6,12 @@ Those of the app `queues` are declared in ``queues/settings.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from queues.childprocess import PACKAGES
 from queues.options import Options, file, flag, integer, networks, postgres_url, seconds, size, text, words
-from queues.secretfiles import kept_secret, read_secret
+from queues.secretfiles import find_secret, kept_secret
 from queues.settings import (
     AuditSettings,
     EngineSettings,
@@ -38,17 +37,6 @@ MIB = 1024 * 1024
 HYDRA_SECRET_FILE = "hydra_secret"
 
 
-def _kept_secret_key(earlier: Mapping[str, Any]) -> str:
-    return kept_secret(earlier["DATA_DIR"] / "secret_key", length=50)
-
-
-def _kept_hydra_secret(earlier: Mapping[str, Any]) -> str:
-    try:
-        return read_secret(earlier["DATA_DIR"] / HYDRA_SECRET_FILE)
-    except FileNotFoundError:
-        return ""
-
-
 class SiteOptions(FileSettings):
     """The site and the database"""
 
@@ -61,7 +49,7 @@ class SiteOptions(FileSettings):
         default_text="the embedded PostgreSQL",
     )
     SECRET_KEY = text(
-        _kept_secret_key,
+        lambda earlier: kept_secret(earlier["DATA_DIR"] / "secret_key", length=50),
         "The key Django signs sessions with. Several hosts of one site need the same.",
         maximum=1000,
         default_text="generated once, kept in `DATA_DIR/secret_key`",
@@ -101,7 +89,7 @@ class HttpLimits(Options):
         60.0, "Time a request has to arrive, all of it (408).", minimum=0.1, maximum=3600
     )
     BROKER_HTTP_ANSWER_TIMEOUT = seconds(
-        600.0, "Time the site has to answer a request, unless daphne is told another.", minimum=1, maximum=86_400
+        600.0, "Time the site has to answer a request, unless daphne is told another.", minimum=1
     )
     BROKER_HTTP_MAX_CONNECTIONS = integer(
         2000, "Connections of the site that are no WebSockets, at most. One more is closed.",
@@ -138,10 +126,7 @@ class ListenerSettings(Options):
         minimum=64 * 1024,
     )
     BROKER_HANDSHAKE_TIMEOUT = seconds(
-        10.0,
-        "Time from accepting a connection to the end of its handshake, TLS included.",
-        minimum=0.1,
-        maximum=3600,
+        10.0, "Time from accepting a connection to the end of its handshake, TLS included.", minimum=0.1, maximum=3600
     )
     BROKER_IDLE_TIMEOUT = seconds(0.0, "A connection silent for this long is closed; 0 means never.")
     BROKER_DRAIN_TIMEOUT = seconds(
@@ -180,9 +165,8 @@ class OverhopSettings(Options):
         2.0, "Time after IDENT in which an Overhop client must send REGISTER.", minimum=0.05, maximum=3600
     )
     BROKER_OVERHOP_MAX_QUEUES = integer(
-        10_000, "Queues up to which clients may make more by ADDQUEUE; the system's do not count.",
-        minimum=0, maximum=10_000_000,
-    )  # fmt: skip
+        10_000, "Queues up to which clients may make more by ADDQUEUE; the system's do not count.", maximum=10_000_000
+    )
     BROKER_OVERHOP_MAX_SUBSCRIPTIONS = integer(
         1000, "Subscriptions of one Overhop connection.", minimum=1, maximum=1_000_000
     )
@@ -242,7 +226,7 @@ class HydraSettings(Options):
         minimum=1, maximum=100_000,
     )  # fmt: skip
     BROKER_HYDRA_SECRET = text(
-        _kept_hydra_secret,
+        lambda earlier: find_secret(earlier["DATA_DIR"] / HYDRA_SECRET_FILE),
         "A secret that all nodes share and prove to each other before anything else is said. `off`: none is asked for.",
         maximum=4096,
         default_text="that of `DATA_DIR/hydra_secret`, which `manage.py up` makes; else none",

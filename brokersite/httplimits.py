@@ -25,11 +25,7 @@ from wire.net.limits import ConnectionLimits
 LINGER: Final = 2.0
 #: Bodies of the largest size that may be under way at the same time.
 BODIES_AT_ONCE: Final = 16
-REFUSALS: Final = {
-    408: b"Request Timeout",
-    413: b"Content Too Large",
-    503: b"Service Unavailable",
-}
+REFUSALS: Final = {408: b"Request Timeout", 413: b"Content Too Large", 503: b"Service Unavailable"}
 
 refused = Counter("fivewire_http_refused", "HTTP connections and requests that a limit has ended.", ["reason"])
 
@@ -180,7 +176,7 @@ class LimitedChannel(http.HTTPChannel):
             b"HTTP/1.1 %d %b\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\n"
             b"Connection: close\r\n\r\n%b\n" % (status, phrase, len(phrase) + 1, phrase)
         )
-        self.dataReceived = _throw_away  # type: ignore[method-assign]
+        self.dataReceived = lambda data: None  # type: ignore[method-assign]
         self._networkProducer.unregisterProducer()
         if isinstance(self.transport, ProtocolWrapper):  # TLS
             self.transport.loseConnection()  # type: ignore[no-untyped-call]
@@ -225,7 +221,3 @@ def install(options: HttpOptions) -> None:
     """Have daphne use all this. To be called before its server runs."""
     LimitedFactory.options = options
     daphne.server.HTTPFactory = LimitedFactory
-
-
-def _throw_away(data: bytes) -> None:
-    pass

@@ -7,12 +7,12 @@ lookups of Django's own, which raise; the answer is then 400, not 500.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from types import TracebackType
 
 from django.core.exceptions import ValidationError
 from django.db import DataError, IntegrityError, ProgrammingError
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
+from django.utils.deprecation import MiddlewareMixin
 
 logger = logging.getLogger(__name__)
 
@@ -24,14 +24,10 @@ IN_LOOKUPS = (ValueError, TypeError, IndexError, OverflowError, ProgrammingError
 LOOKUPS = ("django.db.", "django.forms.", "django.contrib.admin.views.main", "psycopg", "psycopg_binary")
 
 
-class InvalidValuesMiddleware:
+class InvalidValuesMiddleware(MiddlewareMixin):
     """Middleware: answers 400 in the admin to a request with a value that the database cannot take."""
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        return self.get_response(request)
+    async_capable = False
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         """The answer, or None for any other error."""

@@ -109,10 +109,7 @@ def publish(
 
 
 def publish_many(
-    address: str,
-    messages: Iterable[Outgoing | bytes | bytearray | memoryview],
-    *,
-    using: str = DEFAULT_DB_ALIAS,
+    address: str, messages: Iterable[Outgoing | bytes | bytearray | memoryview], *, using: str = DEFAULT_DB_ALIAS
 ) -> list[int | None]:
     """Publish several messages to one address, in order, all or none: bodies, or `Outgoing` for those that need more.
 

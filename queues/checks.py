@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from django.apps import AppConfig
@@ -25,44 +25,35 @@ Apps = Sequence[AppConfig] | None
 
 
 @register(Tags.compatibility)
-def check_database_engine(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
+def check_database_engine(app_configs: Apps, **kwargs: Any) -> Iterator[CheckMessage]:
     """fivewire.E001: the default database is PostgreSQL."""
-    if connections[DEFAULT_DB_ALIAS].vendor == "postgresql":
-        return []
-    return [
-        Error(
-            f"The database is {connections[DEFAULT_DB_ALIAS].vendor}; Fivewire keeps its messages in PostgreSQL.",
+    if (vendor := connections[DEFAULT_DB_ALIAS].vendor) != "postgresql":
+        yield Error(
+            f"The database is {vendor}; Fivewire keeps its messages in PostgreSQL.",
             hint="Set DATABASE_URL to a postgresql:// address, or leave it unset for the embedded server.",
             id="fivewire.E001",
         )
-    ]
 
 
 @register(Tags.database)
 def check_database_server(
     app_configs: Apps, databases: Sequence[str] | None = None, **kwargs: Any
-) -> list[CheckMessage]:
+) -> Iterator[CheckMessage]:
     """fivewire.E002: PostgreSQL 14 or later. fivewire.E003: what it has committed survives a crash."""
     found = _settings(databases, ["server_version_num", *SAFETY])
-    messages: list[CheckMessage] = []
     if found and (version := int(found["server_version_num"])) < OLDEST_SERVER:
-        messages.append(
-            Error(
-                f"The server is PostgreSQL {version // 10000}.",
-                hint=f"PostgreSQL {OLDEST_SERVER // 10000} or later is needed.",
-                id="fivewire.E002",
-            )
+        yield Error(
+            f"The server is PostgreSQL {version // 10000}.",
+            hint=f"PostgreSQL {OLDEST_SERVER // 10000} or later is needed.",
+            id="fivewire.E002",
         )
     for name in SAFETY:
         if found and found[name] != "on":
-            messages.append(
-                Error(
-                    f"PostgreSQL runs with {name} = {found[name]}: a crash could lose messages that were confirmed.",
-                    hint=f"Set {name} = on; listeners refuse to start on this server.",
-                    id="fivewire.E003",
-                )
+            yield Error(
+                f"PostgreSQL runs with {name} = {found[name]}: a crash could lose messages that were confirmed.",
+                hint=f"Set {name} = on; listeners refuse to start on this server.",
+                id="fivewire.E003",
             )
-    return messages
 
 
 @register(Tags.database)
@@ -96,17 +87,14 @@ def _settings(databases: Sequence[str] | None, names: list[str]) -> dict[str, st
 
 
 @register(Tags.security)
-def check_secret_key(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
+def check_secret_key(app_configs: Apps, **kwargs: Any) -> Iterator[CheckMessage]:
     """fivewire.W001: the secret is long."""
-    if len(settings.SECRET_KEY) >= SHORTEST_SECRET:
-        return []
-    return [
-        Warning(
-            f"SECRET_KEY has {len(settings.SECRET_KEY)} characters; sessions and digests of API keys rest on it.",
+    if (length := len(settings.SECRET_KEY)) < SHORTEST_SECRET:
+        yield Warning(
+            f"SECRET_KEY has {length} characters; sessions and digests of API keys rest on it.",
             hint=f"Set SECRET_KEY to at least {SHORTEST_SECRET} random characters, then make the API keys anew.",
             id="fivewire.W001",
         )
-    ]
 
 
 @register(Tags.compatibility)

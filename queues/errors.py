@@ -21,5 +21,13 @@ class OperationError(BrokerError):
     """An operator's request cannot be done."""
 
 
+class InvalidFields(OperationError):
+    """An object cannot be made like this; `problems` has the reasons by field."""
+
+    def __init__(self, problems: dict[str, list[str]]) -> None:
+        super().__init__(" ".join(f"{field}: {' '.join(texts)}" for field, texts in problems.items()))
+        self.problems = problems
+
+
 class Busy(OperationError):
     """Other transactions are in the way; nothing was changed, and the same request may be made again."""

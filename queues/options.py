@@ -160,20 +160,14 @@ def _shown(text: str | None) -> str:
 
 def integer(default: int, help: str, *, minimum: int = 0, maximum: int = 2**31 - 1) -> Option[int]:
     """A whole number within bounds; underscores between digits are allowed."""
-
-    def parse(text: str) -> int:
-        return _within(int(text), minimum, maximum)
-
-    return Option(default, help, parse=parse, expected=f"a whole number from {minimum} to {maximum}")
+    expected = f"a whole number from {minimum} to {maximum}"
+    return Option(default, help, parse=lambda text: _within(int(text), minimum, maximum), expected=expected)
 
 
 def seconds(default: float, help: str, *, minimum: float = 0.0, maximum: float = 86_400.0) -> Option[float]:
     """A time in seconds, fractions allowed, within bounds."""
-
-    def parse(text: str) -> float:
-        return _within(float(text), minimum, maximum)
-
-    return Option(default, help, parse=parse, expected=f"seconds from {minimum:.10g} to {maximum:.10g}, such as 0.5")
+    expected = f"seconds from {minimum:.10g} to {maximum:.10g}, such as 0.5"
+    return Option(default, help, parse=lambda text: _within(float(text), minimum, maximum), expected=expected)
 
 
 _UNITS = {"": 1, "B": 1, "KIB": 1024, "MIB": 1024**2, "GIB": 1024**3}
@@ -227,11 +221,7 @@ def mode(default: int, help: str) -> Option[int]:
 
 
 def text(
-    default: str | Callable[[Mapping[str, Any]], str],
-    help: str,
-    *,
-    maximum: int = 255,
-    default_text: str | None = None,
+    default: str | Callable[[Mapping[str, Any]], str], help: str, *, maximum: int = 255, default_text: str | None = None
 ) -> Option[str]:
     """Any text up to ``maximum`` characters."""
 
@@ -265,9 +255,7 @@ def words(
     return Option(default, help, parse=parse, expected=expected, default_text=default_text)
 
 
-def directory(
-    default: Path | Callable[[Mapping[str, Any]], Path], help: str, *, default_text: str
-) -> Option[Path]:
+def directory(default: Path | Callable[[Mapping[str, Any]], Path], help: str, *, default_text: str) -> Option[Path]:
     """A directory that exists or may be made. A relative one is taken from the working directory."""
 
     def parse(value: str) -> Path:

@@ -26,6 +26,14 @@ def read_secret(path: Path) -> str:
     return path.read_text().strip()
 
 
+def find_secret(path: Path) -> str:
+    """The secret kept at ``path``; empty when there is none."""
+    try:
+        return read_secret(path)
+    except FileNotFoundError:
+        return ""
+
+
 def write_secret(path: Path, secret: str, *, replace: bool = True) -> None:
     """Keep ``secret`` at ``path``, whole or not at all; without ``replace`` an existing one stays."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -25,6 +26,9 @@ from queues.database import connection_parameters
 from queues.options import InvalidEnvironment, Options, directory, file, flag, integer, mode, seconds, size, text, words
 
 MIB = 1024 * 1024
+
+#: A number of days, up to a century.
+days = partial(integer, maximum=36_500)
 
 
 class FileSettings(Options):
@@ -84,19 +88,16 @@ class EngineSettings(Options):
         minimum=64 * 1024,
     )  # fmt: skip
     BROKER_PENDING_BYTES = size(
-        32 * MIB,
-        "Payload bytes waiting for their commit at which sockets are no longer read.",
-        minimum=64 * 1024,
+        32 * MIB, "Payload bytes waiting for their commit at which sockets are no longer read.", minimum=64 * 1024
     )
     BROKER_PUBLISH_TIMEOUT = seconds(
         60.0,
         "Time the database may be away, or take for a commit, before publishes that wait for it are refused, where the "
         "protocol can say so.",
         minimum=0.1,
-        maximum=86_400,
     )
     BROKER_STALL_TIMEOUT = seconds(
-        5.0, "Time a commit may take before `/readyz` says that publishes are not stored.", minimum=0.1, maximum=86_400
+        5.0, "Time a commit may take before `/readyz` says that publishes are not stored.", minimum=0.1
     )
     BROKER_DATABASE_TIMEOUT = seconds(
         15.0,
@@ -112,9 +113,7 @@ class QueueSettings(Options):
     BROKER_DEFAULT_MAX_ATTEMPTS = integer(
         5, "Deliveries of a message before it becomes a dead letter.", minimum=1, maximum=10_000
     )
-    BROKER_DEFAULT_RETRY_BACKOFF = seconds(
-        1.0, "Wait before the first redelivery; it doubles with each further one.", maximum=86_400
-    )
+    BROKER_DEFAULT_RETRY_BACKOFF = seconds(1.0, "Wait before the first redelivery; it doubles with each further one.")
     BROKER_DEFAULT_ACK_TIMEOUT = seconds(
         60.0, "Time a consumer has to acknowledge a delivery.", minimum=0.1, maximum=30 * 86_400
     )
@@ -144,7 +143,7 @@ class SubscriptionSettings(Options):
         8, "Deliveries of a message, for the queues of BlipMQ subscriptions.", minimum=1, maximum=10_000
     )
     BROKER_BLIPMQ_RETRY_BACKOFF = seconds(
-        0.1, "Wait before the first redelivery, for the queues of BlipMQ subscriptions.", maximum=86_400
+        0.1, "Wait before the first redelivery, for the queues of BlipMQ subscriptions."
     )
 
 
@@ -155,19 +154,15 @@ class MailboxSettings(Options):
         10_000, "Letters delivered to a peer and not acknowledged, at most.", minimum=1, maximum=1_000_000
     )
     BROKER_PEERBUS_NAMES_PER_KEY = integer(
-        10_000, "Names of peers that one API key may take, connected or not; 0: any number.", minimum=0,
-        maximum=100_000_000,
-    )  # fmt: skip
+        10_000, "Names of peers that one API key may take, connected or not; 0: any number.", maximum=100_000_000
+    )
     BROKER_PEERBUS_PENDING_BYTES_PER_KEY = size(
         16 * MIB, "Bytes that the peers of one API key have sent and that are not committed yet, at most: beyond it "
         "these connections alone are not read from.", minimum=64 * 1024, maximum=1024 * MIB,
     )  # fmt: skip
-    BROKER_PEERBUS_DEDUPE_DAYS = integer(
-        30, "Days in which the id of a letter counts as sent before.", minimum=1, maximum=36_500
-    )
+    BROKER_PEERBUS_DEDUPE_DAYS = days(30, "Days in which the id of a letter counts as sent before.", minimum=1)
     BROKER_PEERBUS_RELAXED = flag(
-        False,
-        "As the reference server: any API key may take a name that is not connected, and acknowledge any letter.",
+        False, "As the reference server: any API key may take a name that is not connected, and acknowledge any letter."
     )
     BROKER_PEERBUS_AUDIT = flag(
         True, "Record every letter sent, delivered and acknowledged in the audit chain `peerbus`."
@@ -177,25 +172,21 @@ class MailboxSettings(Options):
 class RetentionSettings(Options):
     """Retention"""
 
-    BROKER_ARCHIVE_DAYS = integer(30, "Days that finished messages stay in the archive.", minimum=1, maximum=36_500)
-    BROKER_IDLE_SUBSCRIPTION_DAYS = integer(
-        0,
-        "Days after which a subscription without a consumer is dropped with its backlog; 0 means never.",
-        maximum=36_500,
+    BROKER_ARCHIVE_DAYS = days(30, "Days that finished messages stay in the archive.", minimum=1)
+    BROKER_IDLE_SUBSCRIPTION_DAYS = days(
+        0, "Days after which a subscription without a consumer is dropped with its backlog; 0 means never."
     )
-    BROKER_ETL_RUN_DAYS = integer(
-        90, "Days that ETL runs which have ended stay in the admin, with their logs.", minimum=1, maximum=36_500
-    )
-    BROKER_BULK_OPERATION_DAYS = integer(
+    BROKER_ETL_RUN_DAYS = days(90, "Days that ETL runs which have ended stay in the admin, with their logs.", minimum=1)
+    BROKER_BULK_OPERATION_DAYS = days(
         30, "Days that bulk operations which have ended stay in the admin; of more than 10,000 the newest do.",
-        minimum=1, maximum=36_500,
+        minimum=1,
     )  # fmt: skip
     BROKER_HISTORY_DAYS = integer(
         31, "Days that the history of queues stays, their rates and depths: by the minute, after a day by the hour; "
         "0: none is kept.", maximum=3660,
     )  # fmt: skip
-    BROKER_ROLLUP_DAYS = integer(
-        400, "Days that the hourly figures of queues stay, from which charts are drawn.", minimum=8, maximum=36_500
+    BROKER_ROLLUP_DAYS = days(
+        400, "Days that the hourly figures of queues stay, from which charts are drawn.", minimum=8
     )
 
 
@@ -212,9 +203,9 @@ class AuditSettings(Options):
         "and earlier ones.",
     )
     BROKER_AUDIT_ANCHOR_INTERVAL = seconds(
-        60.0, "Time between two signed anchors of an audit chain that has grown.", minimum=1, maximum=86_400
+        60.0, "Time between two signed anchors of an audit chain that has grown.", minimum=1
     )
-    BROKER_AUDIT_DAYS = integer(365, "Days that rows stay in the audit chains; 0 means for ever.", maximum=36_500)
+    BROKER_AUDIT_DAYS = days(365, "Days that rows stay in the audit chains; 0 means for ever.")
 
 
 class EtlSettings(Options):

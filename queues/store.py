@@ -11,14 +11,7 @@ from typing import Any, TypeVar
 from django.db import OperationalError, connections, transaction
 from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFailure
 
-from queues.engine.cluster.notifications.formats import (
-    CHANNEL,
-    Ready,
-    Sendable,
-    SendableHint,
-    SendableInstruction,
-    recipient,
-)
+from queues.engine.cluster.notifications import formats
 from queues.engine.faults import MOST_REPEATS
 from queues.engine.statements import ALL
 from queues.engine.statements import DIRECTORY as ENGINE_DIRECTORY
@@ -107,9 +100,7 @@ def whole(work: Callable[[], T], using: str) -> T:
 def lock_limit(milliseconds: str, using: str, busy: Busy) -> Iterator[None]:
     """A part of the caller's transaction in which no lock is waited for longer than so long. Raises `busy` then."""
     with connections[using].cursor() as cursor:
-        cursor.execute(
-            "select current_setting('lock_timeout'), set_config('lock_timeout', %s, true)", [milliseconds]
-        )
+        cursor.execute("select current_setting('lock_timeout'), set_config('lock_timeout', %s, true)", [milliseconds])
         before = cursor.fetchone()[0]
         try:
             yield
@@ -120,22 +111,24 @@ def lock_limit(milliseconds: str, using: str, busy: Busy) -> Iterator[None]:
         cursor.execute("select set_config('lock_timeout', %s, true)", [before])
 
 
-def notify(using: str, notification: Sendable) -> None:
+def notify(using: str, notification: formats.Sendable) -> None:
     """Tell every node something, if and when the current transaction commits."""
     texts = list(notification.texts())
-    if isinstance(notification, SendableInstruction):
-        query("instruct", using, texts=texts, nodes=[recipient(notification)] * len(texts))
+    if isinstance(notification, formats.SendableInstruction):
+        query("instruct", using, texts=texts, nodes=[formats.recipient(notification)] * len(texts))
         return
     with connections[using].cursor() as cursor:
         for text in texts:
-            cursor.execute("select pg_notify(%s, %s)", (CHANNEL, text))
+            cursor.execute("select pg_notify(%s, %s)", (formats.CHANNEL, text))
 
 
-def tell(using: str, hint: SendableHint) -> None:
+def tell(using: str, hint: formats.SendableHint) -> None:
     """Tell every node something at once, in transactions of their own that do not wait for the disk."""
     with connections[using].cursor() as cursor:
         for text in hint.texts():
-            cursor.execute("select set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)", (CHANNEL, text))
+            cursor.execute(
+                "select set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)", (formats.CHANNEL, text)
+            )
 
 
 def announce_ready(using: str, ready: Mapping[int, int]) -> None:
@@ -152,7 +145,7 @@ def announce_ready(using: str, ready: Mapping[int, int]) -> None:
         _Announcement(using, ready).send()
         return
     if not connection.commit_on_exit:
-        notify(using, Ready(dict(ready)))
+        notify(using, formats.Ready(dict(ready)))
         return
     last = connection.run_on_commit[-1] if connection.run_on_commit else None
     waiting = None if last is None else getattr(last[1], "__self__", None)
@@ -175,4 +168,4 @@ class _Announcement:
 
     def send(self) -> None:
         """Notify, after the commit."""
-        tell(self._using, Ready(self._ready))
+        tell(self._using, formats.Ready(self._ready))

@@ -16,6 +16,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from queues.admin.audit_links import rows_address
+from queues.admin.columns import column, moment, short_hash
 from queues.admin.recorded import ReadOnlyAdmin, object_page
 from queues.admin.worker import html_table
 from queues.models import AuditAnchor, AuditChain, AuditVerification
@@ -125,19 +126,10 @@ class AuditChainAdmin(ReadOnlyAdmin):
         dropped = f", of which {overview.dropped:,} were dropped by retention"
         return format_html("{}{}", shown, dropped) if overview.dropped else shown
 
-    @admin.display(description="head")
-    def hash_shown(self, chain: Any) -> SafeString:
-        return format_html('<code title="{}">{}…</code>', chain.overview.hash, chain.overview.hash[:12])
-
-    def head_hash(self, chain: Any) -> SafeString:
-        return format_html("<code>{}</code>", chain.overview.hash)
-
-    def last_row(self, chain: Any) -> str:
-        return _moment(chain.overview.last_at)
-
-    @admin.display(description="waiting in the journal")
-    def waiting(self, chain: Any) -> str:
-        return f"{chain.overview.waiting:,}"
+    hash_shown = column("head", lambda chain: short_hash(chain.overview.hash))
+    head_hash = column("head hash", lambda chain: format_html("<code>{}</code>", chain.overview.hash))
+    last_row = column("last row", lambda chain: moment(chain.overview.last_at))
+    waiting = column("waiting in the journal", lambda chain: f"{chain.overview.waiting:,}")
 
     @admin.display(description="last anchor")
     def anchor(self, chain: Any) -> SafeString:
@@ -148,10 +140,7 @@ class AuditChainAdmin(ReadOnlyAdmin):
         key = overview.anchor_key
         return format_html('seq {}, {}, key <code title="{}">{}…</code>', f"{overview.anchor_seq:,}", age, key, key[:8])
 
-    @admin.display(description="right", boolean=True)
-    def right(self, chain: Any) -> bool | None:
-        ok: bool | None = chain.overview.ok
-        return ok
+    right = column("right", lambda chain: chain.overview.ok, boolean=True)
 
     @admin.display(description="last verification")
     def verified(self, chain: Any) -> SafeString:
@@ -188,7 +177,7 @@ class AuditChainAdmin(ReadOnlyAdmin):
             ("When", "Result", "Rows", "Seconds", "Rows a second"),
             (
                 (
-                    _moment(one.at), "right" if one.ok else f"broken at seq {one.broken_seq}: {one.finding}",
+                    moment(one.at), "right" if one.ok else f"broken at seq {one.broken_seq}: {one.finding}",
                     f"{one.rows:,}", f"{one.seconds:.2f}", _rate(one.rows, one.seconds),
                 )
                 for one in newest
@@ -198,12 +187,8 @@ class AuditChainAdmin(ReadOnlyAdmin):
     @admin.display(description="newest anchors")
     def anchors(self, chain: AuditChain) -> SafeString:
         newest = AuditAnchor.objects.filter(chain=chain).order_by("-number")[:SHOWN]
-        rows = ((one.number, f"{one.seq:,}", _moment(one.at), one.get_kind_display(), one.key) for one in newest)
+        rows = ((one.number, f"{one.seq:,}", moment(one.at), one.get_kind_display(), one.key) for one in newest)
         return html_table(("Number", "Seq", "When", "Why", "Key"), rows)
-
-
-def _moment(at: datetime | None) -> str:
-    return "-" if at is None else f"{at:%Y-%m-%d %H:%M:%S}, {relative(at, timezone.now())}"
 
 
 def _rate(rows: int, seconds: float) -> str:

@@ -12,11 +12,11 @@ from django.core.exceptions import PermissionDenied
 from django.db import DEFAULT_DB_ALIAS
 from django.db.models import ExpressionWrapper, F, IntegerField, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from queues.admin.audit_links import CHAIN, SEARCH, rows_address
-from queues.admin.filters import MOST_OFFERED
+from queues.admin.columns import anchor, column, short_hash
+from queues.admin.filters import OfferedFilter, number
 from queues.admin.keyset import AFTER, KeysetAdmin, KeysetChangeList
 from queues.audit.chains import PEERBUS
 from queues.audit.listing import rows_of
@@ -53,27 +53,15 @@ class ColumnSearch(NamedTuple):
 
 def chain_id(request: HttpRequest) -> int:
     """The chain that an address line names; one that does not exist if it names none."""
-    return _number(request.GET.get(CHAIN, ""), 9, -1)
+    return number(request.GET.get(CHAIN))
 
 
-def _number(text: str, digits: int, otherwise: int) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= digits else otherwise
-
-
-class ChainFilter(admin.SimpleListFilter):
+class ChainFilter(OfferedFilter):
     """The chain whose rows are shown: always one."""
 
     title = "chain"
     parameter_name = CHAIN
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        chains = list(AuditChain.objects.values_list("pk", "name")[: MOST_OFFERED + 1])
-        if len(chains) > MOST_OFFERED:
-            chains = list(AuditChain.objects.filter(pk=chain_id(request)).values_list("pk", "name"))
-        return [(str(pk), name) for pk, name in chains]
-
-    def has_output(self) -> bool:
-        return True
+    model = AuditChain
 
     def choices(self, changelist: Any) -> Iterator[Any]:
         _, *chains = super().choices(changelist)
@@ -154,7 +142,7 @@ class RowList(KeysetChangeList):
         self.looked_at = f"seq {low:,} to {end - 1:,}"
 
     def _parsed(self, after: str) -> int | None:
-        seq = _number(after, 18, -1)
+        seq = number(after, 18)
         if after and seq < 0:
             raise IncorrectLookupParameters(after)
         return seq if after else None
@@ -201,33 +189,13 @@ class AuditRowAdmin(KeysetAdmin):
                 return HttpResponseRedirect(f"{request.path}?{asked.urlencode()}")
         return super().changelist_view(request, extra_context)
 
-    @admin.display(description="seq")
-    def number(self, row: AuditRow) -> str:
-        return f"{row.seq:,}"
-
-    @admin.display(description="at")
-    def moment(self, row: AuditRow) -> str:
-        return f"{row.at:%Y-%m-%d %H:%M:%S}.{row.at.microsecond // 1000:03}"
-
-    @admin.display(description="id")
-    def record(self, row: AuditRow) -> SafeString:
-        return _search_link(row, "id", row.record_id)
-
-    @admin.display(description="from")
-    def sender_shown(self, row: AuditRow) -> SafeString:
-        return _search_link(row, "from", row.sender)
-
-    @admin.display(description="to")
-    def recipient_shown(self, row: AuditRow) -> SafeString:
-        return _search_link(row, "to", row.recipient)
-
-    @admin.display(description="hash")
-    def hash_shown(self, row: AuditRow) -> SafeString:
-        hash_hex = bytes(row.hash).hex()
-        return format_html('<code title="{}">{}…</code>', hash_hex, hash_hex[:12])
+    number = column("seq", lambda row: f"{row.seq:,}")
+    moment = column("at", lambda row: f"{row.at:%Y-%m-%d %H:%M:%S}.{row.at.microsecond // 1000:03}")
+    record = column("id", lambda row: _search_link(row, "id", row.record_id))
+    sender_shown = column("from", lambda row: _search_link(row, "from", row.sender))
+    recipient_shown = column("to", lambda row: _search_link(row, "to", row.recipient))
+    hash_shown = column("hash", lambda row: short_hash(bytes(row.hash).hex()))
 
 
 def _search_link(row: AuditRow, word: str, value: str) -> SafeString:
-    if not value:
-        return format_html("{}", "-")
-    return format_html('<a href="{}">{}</a>', rows_address(row.chain_id, f"{word}:{value}"), value)
+    return anchor(rows_address(row.chain_id, f"{word}:{value}") if value else None, value or "-")

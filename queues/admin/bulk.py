@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
 from queues.admin.audit_links import operators_address
+from queues.admin.columns import column
 from queues.admin.find import may_operate
 from queues.admin.keyset import KeysetAdmin
 from queues.admin.recorded import demand, object_page, operator
@@ -57,8 +58,7 @@ class BulkOperationAdmin(KeysetAdmin):
             self.message_user(request, "It has ended already.", messages.WARNING)
         return HttpResponseRedirect(reverse("admin:queues_bulkoperation_change", args=[operation.pk]))
 
-    def what(self, operation: BulkOperation) -> str:
-        return bulk.described(operation)
+    what = column("what", bulk.described)
 
     def progress(self, operation: BulkOperation) -> str:
         if not operation.expected:

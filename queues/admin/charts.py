@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from django.template.loader import render_to_string
 from django.utils.html import format_html, format_html_join
@@ -155,9 +156,8 @@ def columns(
                 words = f"{place}: {form(value)} {label}"
                 marks.append(Mark(round(LEFT + n * step, 2), top, _inner(step), round(bottom - top, 2), colour, words))
                 below += value
-    return Chart(
-        id, title, _words(title, places, series, form), HEIGHT, [one[:3] for one in shown],
-        ["", *(one.label for one in series)], _table(places, series, form), marks=marks,
+    return _chart(
+        id, title, places, series, form, HEIGHT, marks=marks,
         levels=[_height(level, levels) for level in levels], labels=_axes(places, levels, step, form),
     )  # fmt: skip
 
@@ -175,11 +175,9 @@ def lines(
         for _, colour, dash, values in shown
         for piece in _pieces([None if value is None else _height(value, levels, frame) for value in values], step)
     ]
-    return Chart(
-        id, title, _words(title, places, series, form), frame.height, [one[:3] for one in shown],
-        ["", *(one.label for one in series)], _table(places, series, form), lines=drawn,
+    return _chart(
+        id, title, places, series, form, frame.height, lines=drawn, width=frame.width,
         levels=[_height(level, levels, frame) for level in levels], labels=_axes(places, levels, step, form, frame),
-        width=frame.width,
     )  # fmt: skip
 
 
@@ -198,10 +196,17 @@ def bars(id: str, title: str, names: Sequence[str], series: Sequence[Series], fo
                 x += value * unit
         labels.append(Label(NAMES - 8, y + BAR - 5, _short(name), "end"))
         labels.append(Label(round(x + 6, 2), y + BAR - 5, form(totals[n]), "start"))
-    return Chart(
-        id, title, _words(title, names, series, form), len(names) * (BAR + GAP) + GAP, [one[:3] for one in shown],
-        ["", *(one.label for one in series)], _table(names, series, form), marks=marks, labels=labels, left=NAMES,
-    )  # fmt: skip
+    height = len(names) * (BAR + GAP) + GAP
+    return _chart(id, title, names, series, form, height, marks=marks, labels=labels, left=NAMES)
+
+
+def _chart(
+    id: str, title: str, places: Sequence[str], series: Sequence[Series], form: Format, height: float, **drawn: Any
+) -> Chart:
+    """A chart with its words, legend and table."""
+    legend, heads = [one[:3] for one in _used(series)], ["", *(one.label for one in series)]
+    words, rows = _words(title, places, series, form), _table(places, series, form)
+    return Chart(id, title, words, height, legend, heads, rows, **drawn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +239,7 @@ def timeline(
         width = max(place(one.end) - place(one.start), 1.0)
         marks.append(Mark(place(one.start), round(y, 2), round(width, 2), round(bar, 2), COLOURS[one.kind], one.words))
     foot = GAP + len(lines) * (BAR + GAP)
-    labels = [
-        Label(NAMES - 8, GAP + n * (BAR + GAP) + BAR - 5, _short(name), "end") for n, name in enumerate(lines)
-    ]
+    labels = [Label(NAMES - 8, GAP + n * (BAR + GAP) + BAR - 5, _short(name), "end") for n, name in enumerate(lines)]
     labels += [Label(place(moment), foot + 14, form(moment)) for moment in moments[1:-1]]
     legend = [(kind, colour, "") for kind, colour in zip(kinds, COLOURS, strict=False)]
     return Chart(

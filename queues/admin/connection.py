@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib import admin, messages
@@ -14,7 +14,9 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from queues.admin.charts import format_number, format_rate, format_size
+from queues.admin.columns import anchor, column, moment
 from queues.admin.confirm import GONE, confirm_page, confirmed
+from queues.admin.filters import ChoiceFilter
 from queues.admin.keyset import KeysetAdmin, KeysetChangeList
 from queues.admin.links import page_of
 from queues.admin.recorded import object_page, operator
@@ -38,29 +40,12 @@ QUESTION = (
 )
 
 
-class OrderFilter(admin.SimpleListFilter):
+class OrderFilter(ChoiceFilter):
     """The order of the list."""
 
     title = "order"
     parameter_name = "order"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(word, label) for word, (label, _) in ORDERS.items()]
-
-    def value(self) -> str:
-        return order_of(super().value())
-
-    def choices(self, changelist: Any) -> Iterator[Any]:
-        _, *orders = super().choices(changelist)
-        yield from orders
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset
-
-
-def order_of(word: object) -> str:
-    """The order that an address asks for, or the usual one."""
-    return word if isinstance(word, str) and word in ORDERS else "busiest"
+    words = {word: label for word, (label, _) in ORDERS.items()}
 
 
 class ConnectionChangeList(KeysetChangeList):
@@ -68,7 +53,7 @@ class ConnectionChangeList(KeysetChangeList):
 
     @property
     def keyset(self) -> Sequence[str]:
-        return ORDERS[order_of(self.params.get(OrderFilter.parameter_name))][1]
+        return ORDERS[self.choice(OrderFilter.parameter_name) or "busiest"][1]
 
 
 @admin.register(Connection)
@@ -116,47 +101,29 @@ class ConnectionAdmin(KeysetAdmin):
 
     # Columns.
 
-    @admin.display(description="connection")
-    def number(self, connection: Connection) -> str:
-        return str(connection)
+    number = column("connection", str)
 
     @admin.display(description="API key")
     def key_shown(self, connection: Connection) -> SafeString:
         if connection.key is None:
             return format_html("{}", "-" if connection.key_id is None else f"deleted ({connection.key_id})")
-        return format_html('<a href="{}">{}</a>', page_of("apikey", connection.key.pk), connection.key)
+        return anchor(page_of("apikey", connection.key.pk), connection.key)
 
     @admin.display(description="worker or peer")
     def name_shown(self, connection: Connection) -> SafeString:
         name = connection.name
         if name and connection.protocol == Protocol.OVERHOP:
-            return format_html('<a href="{}">{}</a>', page_of("worker", name), name)
+            return anchor(page_of("worker", name), name)
         if name and connection.protocol == Protocol.PEERBUS:
             return format_html('<a href="{}?q={}">{}</a>', reverse("admin:queues_mailbox_changelist"), name, name)
         return format_html("{}", name or "-")
 
-    @admin.display(description="node")
-    def node_shown(self, connection: Connection) -> SafeString:
-        return format_html('<a href="{}">{}</a>', page_of("node", connection.node_id), connection.node)
-
-    def since(self, connection: Connection) -> str:
-        return relative(connection.connected_at, timezone.now())
-
-    def connected(self, connection: Connection) -> str:
-        at = connection.connected_at
-        return f"{at:%Y-%m-%d %H:%M:%S}, {relative(at, timezone.now())}"
-
-    @admin.display(description="in")
-    def published(self, connection: Connection) -> str:
-        return format_rate(connection.in_rate)
-
-    @admin.display(description="out")
-    def delivered(self, connection: Connection) -> str:
-        return format_rate(connection.out_rate)
-
-    @admin.display(description="in memory")
-    def holds(self, connection: Connection) -> str:
-        return format_size(connection.held_bytes)
+    node_shown = column("node", lambda one: anchor(page_of("node", one.node_id), one.node))
+    since = column("since", lambda one: relative(one.connected_at, timezone.now()))
+    connected = column("connected", lambda one: moment(one.connected_at))
+    published = column("in", lambda one: format_rate(one.in_rate))
+    delivered = column("out", lambda one: format_rate(one.out_rate))
+    holds = column("in memory", lambda one: format_size(one.held_bytes))
 
     # Actions.
 
@@ -169,9 +136,7 @@ class ConnectionAdmin(KeysetAdmin):
         """End one connection."""
         return self._disconnect(request, [connection]) or HttpResponseRedirect(self.list_address)
 
-    def _disconnect(
-        self, request: HttpRequest, chosen: Sequence[Connection], action: str = ""
-    ) -> HttpResponse | None:
+    def _disconnect(self, request: HttpRequest, chosen: Sequence[Connection], action: str = "") -> HttpResponse | None:
         """Ask, or do it; `action` is that of the list, which shows the question's answer to itself."""
         if not chosen:
             self.message_user(request, GONE, messages.WARNING)

@@ -12,6 +12,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 
+from queues.admin.columns import column
 from queues.admin.generic import ModelForm
 from queues.admin.recorded import RecordedAdmin, object_page, render_page
 from queues.models import ApiKey
@@ -99,17 +100,9 @@ class ApiKeyAdmin(RecordedAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    @admin.display(description="begins with")
-    def begins(self, key: ApiKey) -> str:
-        return f"{key.hint}…" if key.hint else "-"
-
-    @admin.display(description="protocols")
-    def allowed_protocols(self, key: ApiKey) -> str:
-        return ", ".join(key.protocols) or "all"
-
-    @admin.display(description="last log-in")
-    def last_login(self, key: ApiKey) -> str:
-        return str(key.use) if hasattr(key, "use") else "-"
+    begins = column("begins with", lambda key: f"{key.hint}…" if key.hint else "-")
+    allowed_protocols = column("protocols", lambda key: ", ".join(key.protocols) or "all")
+    last_login = column("last log-in", lambda key: str(key.use) if hasattr(key, "use") else "-")
 
     @object_page("change")
     def rotate_view(self, request: HttpRequest, key: ApiKey) -> HttpResponse:

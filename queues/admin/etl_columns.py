@@ -13,6 +13,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from queues.admin import charts
+from queues.admin.columns import anchor, column
 from queues.admin.etl_progress import in_order, progress_of, run_seconds
 from queues.admin.rollup import rollup_charts, span
 from queues.models import EtlRun, EtlState
@@ -24,14 +25,13 @@ HOURS = 24
 TABLES = ("messages", "audit", "live")
 #: Characters of a reason that the list shows.
 SHORT = 80
+BAR = "admin/queues/etlrun/bar.html"
 
 
 class RunColumns:
     """Columns of the list, and fields of a run's page."""
 
-    @admin.display(description="run")
-    def number_shown(self, run: EtlRun) -> str:
-        return f"Run {run.pk}"
+    number_shown = column("run", lambda run: f"Run {run.pk}")
 
     @admin.display(description="state")
     def state_shown(self, run: EtlRun) -> SafeString:
@@ -52,30 +52,17 @@ class RunColumns:
         before = run.window_from.partition(":")[0]
         return f"{before or 'the beginning'} to {run.window_to.split(':')[1]}"
 
-    @admin.display(description="rows in → out")
-    def rows(self, run: EtlRun) -> str:
-        return f"{run.rows_in:,} → {run.rows_out:,}"
-
-    @admin.display(description="rows in")
-    def rows_in_shown(self, run: EtlRun) -> str:
-        return _counts(run, "rows_in")
-
-    @admin.display(description="rows out")
-    def rows_out_shown(self, run: EtlRun) -> str:
-        return _counts(run, "rows_out")
-
-    @admin.display(description="written")
-    def size(self, run: EtlRun) -> str:
-        return filesizeformat(run.bytes)
+    rows = column("rows in → out", lambda run: f"{run.rows_in:,} → {run.rows_out:,}")
+    rows_in_shown = column("rows in", lambda run: _counts(run, "rows_in"))
+    rows_out_shown = column("rows out", lambda run: _counts(run, "rows_out"))
+    size = column("written", lambda run: filesizeformat(run.bytes))
 
     @admin.display(description="duration")
     def took(self, run: EtlRun) -> str:
         taken = run_seconds(run)
         return "-" if taken is None else charts.format_seconds(taken)
 
-    @admin.display(description="progress")
-    def how_far(self, run: EtlRun) -> SafeString:
-        return render_to_string("admin/queues/etlrun/bar.html", {"progress": progress_of(run)})
+    how_far = column("progress", lambda run: render_to_string(BAR, {"progress": progress_of(run)}))
 
     def problem(self, run: EtlRun) -> SafeString:
         text = run.error or (f"{len(run.warnings)} warnings" if run.warnings else "-")
@@ -88,11 +75,9 @@ class RunColumns:
             address, "yes" if run.is_finished else "no", progress_html(run),
         )  # fmt: skip
 
-    @admin.display(description="restart of")
-    def restart_shown(self, run: EtlRun) -> SafeString:
-        if run.restart_of_id is None:
-            return format_html("{}", "-")
-        return format_html('<a href="{}">run {}</a>', page(run.restart_of_id), run.restart_of_id)
+    restart_shown = column(
+        "restart of", lambda run: anchor(page(id), f"run {id}") if (id := run.restart_of_id) is not None else "-"
+    )
 
     @admin.display(description="audit chains")
     def audit(self, run: EtlRun) -> str:
@@ -106,9 +91,7 @@ class RunColumns:
             return "; ".join(broken) or "not verified"
         return f"{len(verdicts)} right, {sum(one['rows'] for one in verdicts.values()):,} rows"
 
-    @admin.display(description="warnings")
-    def warnings_shown(self, run: EtlRun) -> str:
-        return "\n".join(run.warnings) or "-"
+    warnings_shown = column("warnings", lambda run: "\n".join(run.warnings) or "-")
 
     @admin.display(description="process")
     def looked_after(self, run: EtlRun) -> str:

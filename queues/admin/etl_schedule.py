@@ -9,12 +9,13 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from queues.admin.columns import column
 from queues.admin.etl_columns import page
 from queues.admin.generic import ModelForm
 from queues.admin.planned import PlannedAdmin, moment_shown
 from queues.admin.recorded import operator
 from queues.etl import schedules
-from queues.models import EtlSchedule
+from queues.models import EtlRun, EtlSchedule
 
 
 class EtlScheduleForm(ModelForm):
@@ -52,15 +53,11 @@ class EtlScheduleAdmin(PlannedAdmin):
         late = planned.enabled and moment is not None and moment < timezone.now()
         return super().next_run(planned) + (": it is due. Does a Celery worker run, with a beat?" if late else "")
 
-    @admin.display(description="last run", ordering="last_run_at")
-    def last_begun(self, schedule: EtlSchedule) -> str:
-        if schedule.last_run_at is None:
-            return "-"
-        return moment_shown(schedule, schedule.last_run_at)
+    last_begun = column(
+        "last run", lambda one: moment_shown(one, one.last_run_at) if one.last_run_at else "-", ordering="last_run_at"
+    )
+    last_state = column("its state", lambda one: _state_of(one.last_run) if one.last_run else "-")
 
-    @admin.display(description="its state")
-    def last_state(self, schedule: EtlSchedule) -> SafeString:
-        run = schedule.last_run
-        if run is None:
-            return format_html("{}", "-")
-        return format_html('<a href="{}">run {}</a>: {}', page(run.pk), run.pk, run.get_state_display())
+
+def _state_of(run: EtlRun) -> SafeString:
+    return format_html('<a href="{}">run {}</a>: {}', page(run.pk), run.pk, run.get_state_display())

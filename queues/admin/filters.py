@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,27 +11,34 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 
-from queues.models import Queue, State
+from queues.models import AuditChain, Queue, State
 
 #: Queues offered for a choice; with more, one comes here from the list of queues.
 MOST_OFFERED = 50
 
 
-class QueueFilter(admin.SimpleListFilter):
+class OfferedFilter(admin.SimpleListFilter):
+    """Objects by their names; where there are too many to be offered, only the chosen one."""
+
+    model: type[Queue | AuditChain]
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        rows, chosen = self.model.objects.values_list("pk", "name"), self.value()
+        found = list(rows[: MOST_OFFERED + 1])
+        if len(found) > MOST_OFFERED:
+            found = list(rows.filter(pk=number(chosen))) if chosen else []
+        return [(str(pk), name) for pk, name in found]
+
+    def has_output(self) -> bool:
+        return True
+
+
+class QueueFilter(OfferedFilter):
     """Messages of one queue."""
 
     title = "queue"
     parameter_name = "queue"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        queues = list(Queue.objects.values_list("pk", "name")[: MOST_OFFERED + 1])
-        if len(queues) > MOST_OFFERED:
-            chosen = self.value()
-            queues = list(Queue.objects.filter(pk=number(chosen)).values_list("pk", "name")) if chosen else []
-        return [(str(pk), name) for pk, name in queues]
-
-    def has_output(self) -> bool:
-        return True
+    model = Queue
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(queue_id=number(self.value())) if self.value() else queryset
@@ -63,23 +70,32 @@ class StateFilter(admin.SimpleListFilter):
         return queryset.filter(state=number(self.value())) if self.value() else queryset
 
 
-class FinishedFilter(admin.SimpleListFilter):
+class ChoiceFilter(admin.SimpleListFilter):
+    """A filter of which one choice always counts: the first one, unless another is asked for."""
+
+    words: Mapping[str, str]
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return list(self.words.items())
+
+    def value(self) -> str:
+        chosen = super().value()
+        return chosen if chosen and chosen in self.words else next(iter(self.words))
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        _, *words = super().choices(changelist)
+        yield from words
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset
+
+
+class FinishedFilter(ChoiceFilter):
     """The archive of a recent time; without a choice of the last hour, since the whole may be very long."""
 
     title = "finished in"
     parameter_name = "within"
-    windows = {"1": "the last hour", "24": "the last day", "168": "the last week", "all": "all that is kept"}
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return list(self.windows.items())
-
-    def value(self) -> str:
-        chosen = super().value()
-        return chosen if chosen in self.windows else "1"
-
-    def choices(self, changelist: Any) -> Iterator[Any]:
-        _, *windows = super().choices(changelist)
-        yield from windows
+    words = {"1": "the last hour", "24": "the last day", "168": "the last week", "all": "all that is kept"}
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         low = since(self.value())
@@ -91,6 +107,6 @@ def since(window: str) -> datetime | None:
     return None if window == "all" else timezone.now() - timedelta(hours=int(window))
 
 
-def number(text: str | None) -> int:
+def number(text: str | None, digits: int = 9) -> int:
     """A number from an address line; one that no row has if it is none."""
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else -1
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) <= digits else -1

@@ -34,9 +34,7 @@ def flows_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
         messages.error(request, str(error))
     except OperationalError:
         messages.error(request, TOO_LONG)
-    pages = {
-        address: reverse("admin:queues_queue_change", args=[state.id]) for address, state in flows.queues.items()
-    }
+    pages = {address: reverse("admin:queues_queue_change", args=[state.id]) for address, state in flows.queues.items()}
     picture = draw(flows)
     steps = [(step, pages.get(step.source, ""), pages.get(step.target, "")) for step in picture.steps]
     return render_page(

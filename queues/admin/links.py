@@ -8,9 +8,9 @@ from uuid import UUID
 
 from django.db.models import Q
 from django.urls import reverse
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from queues.admin.columns import anchor
 from queues.engine.uuids import first_id
 from queues.models import Message, Queue
 
@@ -48,5 +48,4 @@ def job_message(jid: str) -> int | None:
 
 def link(pages: Mapping[Any, str], key: object, text: object) -> SafeString:
     """The text, and around it a link if there is a page."""
-    address = pages.get(key)
-    return format_html('<a href="{}">{}</a>', address, text) if address else format_html("{}", text)
+    return anchor(pages.get(key), text)

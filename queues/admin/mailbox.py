@@ -14,6 +14,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from queues.admin.audit_links import rows_address, rows_of_peer
+from queues.admin.columns import anchor, column
 from queues.admin.confirm import ConfirmedDeletion, confirm_page, confirmed
 from queues.admin.counted import CountedRows
 from queues.admin.links import page_of
@@ -88,15 +89,13 @@ class MailboxAdmin(CountedRows, FixedAdmin, ConfirmedDeletion):
 
     # Columns.
 
-    @admin.display(boolean=True)
-    def connected(self, mailbox: Mailbox) -> bool:
-        return mailbox.node_id is not None
+    connected = column("connected", lambda mailbox: mailbox.node_id is not None, boolean=True)
 
     @admin.display(description="owner")
     def owner_shown(self, mailbox: Mailbox) -> SafeString:
         if mailbox.owner is None:
-            return format_html("{}", "none: the next API key to register may have the name")
-        return format_html('<a href="{}">{}</a>', page_of("apikey", mailbox.owner.pk), mailbox.owner)
+            return anchor(None, "none: the next API key to register may have the name")
+        return anchor(page_of("apikey", mailbox.owner.pk), mailbox.owner)
 
     @admin.display(description="connection")
     def connection_shown(self, mailbox: Mailbox) -> str:
@@ -107,9 +106,8 @@ class MailboxAdmin(CountedRows, FixedAdmin, ConfirmedDeletion):
 
     @admin.display(description="node")
     def node_shown(self, mailbox: Mailbox) -> SafeString:
-        if mailbox.node is None:
-            return format_html("{}", mailboxes.node_of(mailbox) or "-")
-        return format_html('<a href="{}">{}</a>', page_of("node", mailbox.node.pk), mailbox.node)
+        address = None if mailbox.node is None else page_of("node", mailbox.node.pk)
+        return anchor(address, mailboxes.node_of(mailbox) or "-")
 
     def pending(self, mailbox: Mailbox) -> str:
         return self.ready(mailbox)
@@ -125,7 +123,7 @@ class MailboxAdmin(CountedRows, FixedAdmin, ConfirmedDeletion):
         lines = (
             (
                 f"{row.seq:,}", f"{row.at:%Y-%m-%d %H:%M:%S}", row.event,
-                format_html('<a href="{}">{}</a>', rows_address(chain, f"id:{row.record_id}"), row.record_id),
+                anchor(rows_address(chain, f"id:{row.record_id}"), row.record_id),
                 row.sender, row.recipient,
             )
             for row in rows
@@ -152,9 +150,7 @@ class MailboxAdmin(CountedRows, FixedAdmin, ConfirmedDeletion):
         """Free the name of the peer of one page."""
         return self._act(request, [mailbox], "free_name") or HttpResponseRedirect(page_of("mailbox", mailbox.pk))
 
-    def _act(
-        self, request: HttpRequest, peers: Iterable[Mailbox], name: str, action: str = ""
-    ) -> HttpResponse | None:
+    def _act(self, request: HttpRequest, peers: Iterable[Mailbox], name: str, action: str = "") -> HttpResponse | None:
         """Ask, or do it; `action` is that of the list of peers, which shows the question's answer to itself."""
         what, chosen = ACTIONS[name], list(peers)
         if not confirmed(request):

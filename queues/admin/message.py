@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
 from queues.admin import payload
 from queues.admin.audit_links import audit_links
+from queues.admin.columns import column
 from queues.admin.filters import QueueFilter, StateFilter, number
 from queues.admin.find import find_address, find_view
 from queues.admin.generic import ModelAdmin
@@ -85,23 +86,14 @@ class MessageAdmin(MessageColumns):
         start = Message.objects.filter(pk=message.pk).values_list(payload.head(payload.MOST_SHOWN)).first()
         return (bytes(start[0]), message.payload_size) if start else (b"", 0)
 
-    @admin.display(description="message")
-    def number(self, message: Message) -> int:
-        return message.origin_id or message.pk
-
-    @admin.display(description="place in the queue")
-    def position(self, message: Message) -> int:
-        return message.pk
-
-    def priority(self, message: Message) -> int:
-        return -(message.pk >> 56)
+    number = column("message", lambda message: message.origin_id or message.pk)
+    position = column("place in the queue", lambda message: message.pk)
+    priority = column("priority", lambda message: -(message.pk >> 56))
 
     def audit(self, message: Message) -> str:
         return audit_links(message.queue, message.origin_id or message.pk, message.content, message.key)
 
-    @admin.display(description="bytes")
-    def payload_size(self, message: Any) -> int:
-        return int(message.payload_size)
+    payload_size = column("bytes", lambda message: message.payload_size)
 
     @admin.display(description="payload")
     def preview(self, message: Any) -> str:

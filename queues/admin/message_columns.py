@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.utils.html import format_html
 
 from queues.admin import payload
+from queues.admin.columns import column
 from queues.admin.keyset import KeysetAdmin
 from queues.admin.life import life_shown
 from queues.admin.operate import operation_links
@@ -40,20 +41,10 @@ class MessageColumns(KeysetAdmin, metaclass=AbstractAdmin):
             raise Http404("The payload is not there.")
         return payload.as_file(f"message-{_first_id(message)}", bytes(message.payload))
 
-    def sender(self, message: Any) -> str:
-        return payload.sender_shown(message.content, message.headers)
-
-    @admin.display(description="Celery task")
-    def task(self, message: Any) -> str:
-        return payload.task_shown(message.content, message.headers)
-
-    @admin.display(description="its life")
-    def life(self, message: Any) -> str:
-        return life_shown(message)
-
-    @admin.display(description="log of its workers")
-    def log(self, message: Any) -> str:
-        return payload.log_shown(_first_id(message))
+    sender = column("sender", lambda message: payload.sender_shown(message.content, message.headers))
+    task = column("Celery task", lambda message: payload.task_shown(message.content, message.headers))
+    life = column("its life", lambda message: life_shown(message))
+    log = column("log of its workers", lambda message: payload.log_shown(_first_id(message)))
 
     @admin.display(description="payload")
     def payload_shown(self, message: Any) -> str:

@@ -1,7 +1,5 @@
 """Processes that run the engine: read only."""
 
-from __future__ import annotations
-
 from django.contrib import admin
 
 from queues.admin.recorded import ReadOnlyAdmin

@@ -9,8 +9,8 @@ from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.forms.fields import InvalidJSONInput
 from django.http import HttpRequest
-from django.utils.html import format_html
 
+from queues.admin.columns import anchor, column
 from queues.admin.generic import ModelForm
 from queues.admin.links import link, message_pages, page_of
 from queues.admin.planned import PlannedAdmin, moment_shown
@@ -74,11 +74,10 @@ class PeriodicJobAdmin(PlannedAdmin):
         pages = message_pages([] if id is None else [id])
         return f"message {id}", link(pages, id, f"Published {planned} as message {id}.")
 
-    @admin.display(description="queue", ordering="queue__name")
-    def queue_shown(self, job: PeriodicJob) -> str:
-        if job.queue is None:
-            return "deleted"
-        return format_html('<a href="{}">{}</a>', page_of("queue", job.queue.pk), job.queue)
+    queue_shown = column(
+        "queue", lambda job: anchor(page_of("queue", job.queue.pk), job.queue) if job.queue else "deleted",
+        ordering="queue__name",
+    )  # fmt: skip
 
     @admin.display(ordering="last_run_at")
     def last_run(self, job: Any) -> str:

@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
 
+from queues.admin.columns import column
 from queues.admin.recorded import AbstractAdmin, RecordedAdmin
 from queues.cron import cron_problem, explain
 from queues.planning import save_planned, set_enabled, upcoming
@@ -59,9 +60,7 @@ class PlannedAdmin(RecordedAdmin, metaclass=AbstractAdmin):
         moments = upcoming(planned, UPCOMING, timezone.now())
         return format_html_join(mark_safe("<br>"), "{}", ((local(moment, planned.timezone),) for moment in moments))
 
-    @admin.display(ordering="last_error")
-    def problem(self, planned: Any) -> str:
-        return planned.last_error or "-"
+    problem = column("problem", lambda planned: planned.last_error or "-", ordering="last_error")
 
     @admin.action(description="Run now; the schedule stays as it is", permissions=["change"])
     def run_now(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:

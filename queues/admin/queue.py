@@ -16,6 +16,7 @@ from queues.addresses import queue_problem
 from queues.admin import definitions
 from queues.admin.audit_links import operators_address
 from queues.admin.charts import format_rate, sparkline
+from queues.admin.columns import column
 from queues.admin.confirm import GONE, ConfirmedDeletion, confirm_page, confirmed
 from queues.admin.counted import CountedRows, messages_link
 from queues.admin.effects import effects
@@ -25,7 +26,7 @@ from queues.admin.history import asked_span
 from queues.admin.links import page_of
 from queues.admin.operate import queue_links
 from queues.admin.publish import may_publish
-from queues.admin.queue_panel import NO_FIGURES, ListFigures, list_figures, queue_panel
+from queues.admin.queue_panel import NO_FIGURES, list_figures, queue_panel
 from queues.admin.recorded import object_page, operator, to_type
 from queues.counts import QueueCounts, many_counts
 from queues.errors import BrokerError
@@ -146,7 +147,7 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
 
     def _set_paused(self, request: HttpRequest, queue: Queue, paused: bool) -> HttpResponse:
         with transaction.atomic():
-            (queue_operations.pause_queue if paused else queue_operations.resume_queue)(queue.name)
+            queue_operations.set_paused(queue.name, paused)
             self.log_done(request, queue, "pause" if paused else "resume", "Paused." if paused else "Resumed.")
         self.message_user(request, f"{'Paused' if paused else 'Resumed'} {queue.name}.", messages.SUCCESS)
         return HttpResponseRedirect(page_of("queue", queue.pk))
@@ -160,30 +161,18 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
         audit_log.declare(operator(request))  # it may begin or end to be audited
         super().save_model(request, obj, form, change)
 
-    @admin.display(description="delivering", boolean=True)
-    def is_delivering(self, queue: Queue) -> bool:
-        return not queue.paused
+    is_delivering = column("delivering", lambda queue: not queue.paused, boolean=True)
 
     def delayed(self, queue: Queue) -> str:
         return messages_link(queue.pk, f"{self.counts(queue).delayed:,}", 2)
 
-    @admin.display(description="in")
-    def incoming(self, queue: Queue) -> str:
-        return format_rate(_figures(queue).in_rate)
-
-    @admin.display(description="out")
-    def outgoing(self, queue: Queue) -> str:
-        return format_rate(_figures(queue).out_rate)
-
-    def oldest(self, queue: Queue) -> str:
-        return _figures(queue).age
-
-    def consumers(self, queue: Queue) -> str:
-        return _figures(queue).consumers
-
-    @admin.display(description="waiting, last hour")
-    def last_hour(self, queue: Queue) -> str:
-        return sparkline(f"Messages that wait in {queue.name}", _figures(queue).depth)
+    incoming = column("in", lambda queue: format_rate(queue.figures.in_rate))
+    outgoing = column("out", lambda queue: format_rate(queue.figures.out_rate))
+    oldest = column("oldest", lambda queue: queue.figures.age)
+    consumers = column("consumers", lambda queue: queue.figures.consumers)
+    last_hour = column(
+        "waiting, last hour", lambda queue: sparkline(f"Messages that wait in {queue.name}", queue.figures.depth)
+    )
 
     @admin.action(description="Pause", permissions=["change"])
     def pause(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
@@ -233,12 +222,6 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
             f"{q.name}: {_shown(counts.get(q.pk, QueueCounts()), 'ready', 'leased', 'delayed', 'dead')}"
             for q in objects
         ]
-
-
-def _figures(queue: Queue) -> ListFigures:
-    """The figures that the page has fetched beside."""
-    figures: ListFigures = queue.figures  # type: ignore[attr-defined]
-    return figures
 
 
 def _shown(counts: QueueCounts, *states: str) -> str:

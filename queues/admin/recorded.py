@@ -187,9 +187,7 @@ class RecordedAdmin(ModelAdmin):
         if mistyped:
             request.POST = QueryDict()  # so Django asks again
         typed = "" if obj is None else to_type([obj])
-        return super().delete_view(
-            request, object_id, {"typed": typed, "mistyped": mistyped, **(extra_context or {})}
-        )
+        return super().delete_view(request, object_id, {"typed": typed, "mistyped": mistyped, **(extra_context or {})})
 
     @contextmanager
     def attempt(self, request: HttpRequest, failure: str = "") -> Iterator[list[str]]:

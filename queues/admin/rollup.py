@@ -8,7 +8,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.db import DEFAULT_DB_ALIAS
-from django.db.models import Count, Max, QuerySet, Sum
+from django.db.models import Aggregate, Count, Max, QuerySet, Sum
 from django.http import HttpRequest
 from django.utils import timezone
 
@@ -44,19 +44,10 @@ def span(until: datetime, hours: int) -> list[datetime]:
 
 def rollup_charts(hours: Sequence[datetime], queue: str = "") -> list[Chart]:
     """The charts of some hours in a row, of one queue or of all; two queries."""
-    found = Rollup.objects.filter(hour__gte=hours[0], hour__lte=hours[-1])
-    if queue:
-        found = found.filter(queue=queue)
+    found, places = _found(hours, queue), _places(hours)
     sums = {name: Sum(name) for name in OUTCOMES}
-    by_hour = {
-        row["hour"]: row
-        for row in found.order_by().values("hour").annotate(
-            queues=Count("id"), **sums, **{name: Max(name) for name in LATENCIES}
-        )
-    }
+    rows = _by_hour(found, hours, queues=Count("id"), **sums, **{name: Max(name) for name in LATENCIES})
     by_queue = list(found.order_by().values("queue").annotate(**sums))
-    places = _places(hours)
-    rows: list[Figures] = [by_hour.get(hour, {}) for hour in hours]
     slowest = "" if queue else ", the slowest queue's"
     return [
         columns("messages", "Messages by the hour (UTC) in which they ended", places, _series(rows, OUTCOMES)),
@@ -68,15 +59,8 @@ def rollup_charts(hours: Sequence[datetime], queue: str = "") -> list[Chart]:
 
 def detail_charts(hours: Sequence[datetime], queue: str = "") -> list[Chart]:
     """The other figures of the rollups: bytes and failures by the hour, reasons, producers, consumers; two queries."""
-    found = Rollup.objects.filter(hour__gte=hours[0], hour__lte=hours[-1])
-    if queue:
-        found = found.filter(queue=queue)
-    sums = {
-        row["hour"]: row
-        for row in found.order_by().values("hour").annotate(attempts=Sum("attempts"), bytes=Sum("bytes"))
-    }
     places = _places(hours)
-    rows: list[Figures] = [sums.get(hour, {}) for hour in hours]
+    rows = _by_hour(_found(hours, queue), hours, attempts=Sum("attempts"), bytes=Sum("bytes"))
     tops: dict[str, list[tuple[str, int]]] = {kind: [] for kind in TOPS}
     asked = {"since": hours[0], "until": hours[-1], "queue": queue, "most": MOST_NAMES}
     for kind, name, count in query("rollup_tops", DEFAULT_DB_ALIAS, **asked):
@@ -89,6 +73,18 @@ def detail_charts(hours: Sequence[datetime], queue: str = "") -> list[Chart]:
             for (kind, (title, unit)), top in zip(TOPS.items(), tops.values(), strict=True)
         ),
     ]
+
+
+def _found(hours: Sequence[datetime], queue: str = "") -> QuerySet[Rollup]:
+    """The rollups of some hours in a row, of one queue or of all."""
+    found = Rollup.objects.filter(hour__gte=hours[0], hour__lte=hours[-1])
+    return found.filter(queue=queue) if queue else found
+
+
+def _by_hour(found: QuerySet[Rollup], hours: Sequence[datetime], **figures: Aggregate) -> list[Figures]:
+    """The figures of each hour; none where nothing was found."""
+    by_hour = {row["hour"]: row for row in found.order_by().values("hour").annotate(**figures)}
+    return [by_hour.get(hour, {}) for hour in hours]
 
 
 def _places(hours: Sequence[datetime]) -> list[str]:
@@ -122,13 +118,9 @@ class RollupAdmin(ChartPageAdmin):
         given = request.GET.get("hours", "")
         hours = span(timezone.now(), int(given) if given in map(str, SPANS) else min(SPANS))
         queue = request.GET.get("queue", "")
-        names = _queues(Rollup.objects.filter(hour__gte=hours[0], hour__lte=hours[-1]))
+        names = list(_found(hours).order_by("queue").values_list("queue", flat=True).distinct())
         return {
             "queue": queue, "queues": names if queue in names or not queue else [queue, *names],
             "spans": SPANS, "hours": len(hours), "charts": [*rollup_charts(hours, queue), *detail_charts(hours, queue)],
             "computed_at": Rollup.objects.aggregate(last=Max("computed_at"))["last"],
         }  # fmt: skip
-
-
-def _queues(found: QuerySet[Rollup]) -> list[str]:
-    return list(found.order_by("queue").values_list("queue", flat=True).distinct())

@@ -9,11 +9,11 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils.html import format_html
 
 from queues.addresses import InvalidAddress
 from queues.admin import flows
 from queues.admin.charts import format_number, format_rate
+from queues.admin.columns import anchor, column
 from queues.admin.confirm import ConfirmedDeletion
 from queues.admin.counted import CountedRows
 from queues.admin.generic import ModelForm
@@ -46,13 +46,8 @@ class SubscriptionAdmin(CountedRows, FixedAdmin, ConfirmedDeletion):
             queryset = queryset.filter(topic=search_term.encode("utf-8", "replace"))
         return queryset, False
 
-    @admin.display(description="topic")
-    def topic_text(self, subscription: Subscription) -> str:
-        return subscription.topic_text
-
-    @admin.display(description="queue")
-    def queue_link(self, subscription: Subscription) -> str:
-        return format_html('<a href="{}">{}</a>', page_of("queue", subscription.queue_id), subscription.queue)
+    topic_text = column("topic", lambda subscription: subscription.topic_text)
+    queue_link = column("queue", lambda one: anchor(page_of("queue", one.queue_id), one.queue))
 
     @admin.display(description="ever stored")
     def carried(self, subscription: Any) -> str:
@@ -107,13 +102,8 @@ class RouteAdmin(RecordedAdmin):
             self.prepare_rows([route])
         return route
 
-    @admin.display(description="messages carried")
-    def carried(self, route: Any) -> str:
-        return format_number(route.traffic.carried)
-
-    @admin.display(description="in the last minute")
-    def rate(self, route: Any) -> str:
-        return format_rate(route.traffic.rate)
+    carried = column("messages carried", lambda route: format_number(route.traffic.carried))
+    rate = column("in the last minute", lambda route: format_rate(route.traffic.rate))
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False

@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from queues.admin.columns import anchor, column, moment
 from queues.admin.links import job_message, link, message_pages, page_of, queue_pages
 from queues.admin.recorded import ReadOnlyAdmin
 from queues.models import Worker
@@ -40,22 +41,15 @@ class WorkerAdmin(ReadOnlyAdmin):
     change_list_template = "admin/queues/live_change_list.html"
     change_form_template = "admin/queues/live_change_form.html"
 
-    @admin.display(ordering="connected_at")
-    def connected(self, worker: Worker) -> str:
-        return f"{worker.connected_at:%Y-%m-%d %H:%M:%S}, {relative(worker.connected_at, timezone.now())}"
-
-    @admin.display(description="last heard of", ordering="updated_at")
-    def seen(self, worker: Worker) -> str:
-        return relative(worker.updated_at, timezone.now())
+    connected = column("connected", lambda worker: moment(worker.connected_at), ordering="connected_at")
+    seen = column("last heard of", lambda one: relative(one.updated_at, timezone.now()), ordering="updated_at")
 
     @admin.display(description="queues (credits)")
     def queues(self, worker: Worker) -> str:
         subscriptions = sorted(worker.subscriptions, key=lambda one: str(one["queue"]))
         return ", ".join(f"{one['queue']} ({one['credits']:,})" for one in subscriptions) or "-"
 
-    @admin.display(description="node")
-    def node_link(self, worker: Worker) -> str:
-        return format_html('<a href="{}">{}</a>', page_of("node", worker.node_id), worker.node)
+    node_link = column("node", lambda worker: anchor(page_of("node", worker.node_id), worker.node))
 
     @admin.display(description="subscriptions")
     def credits_by_queue(self, worker: Worker) -> str:

@@ -1,7 +1,5 @@
 """The errors of the audit chains; each class's docstring is its message."""
 
-from __future__ import annotations
-
 from queues.errors import DescribedError
 
 

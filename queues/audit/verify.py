@@ -18,6 +18,7 @@ from typing import NamedTuple
 import psycopg
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, connections
 
+from queues.audit import reading
 from queues.audit.anchor import Anchor
 from queues.audit.anchor_check import Anchors, check_anchors
 from queues.audit.anchor_file import AnchorFile
@@ -26,20 +27,6 @@ from queues.audit.diagnosis import WINDOW, Finding, FindingKind, judge
 from queues.audit.errors import AuditError, NoSuchChain
 from queues.audit.events import GENESIS, HASH, hash_block
 from queues.audit.origin import chains_of, copies_of
-from queues.audit.reading import (
-    BLOCK,
-    Block,
-    Connection,
-    Head,
-    find_chain,
-    first_seq,
-    read_anchors,
-    read_blocks,
-    read_head,
-    read_rows,
-    read_times,
-    snapshot,
-)
 from queues.audit.signing import trusted_keys
 from queues.models import AuditChain, AuditVerification
 
@@ -159,25 +146,27 @@ def _kept(
 
 
 def verifying(
-    chain: str, copies: Iterable[Anchor] | None = None, using: str = DEFAULT_DB_ALIAS
-) -> Generator[VerificationProgress, None, Verification]:
+    chain: str, copies: Iterable[Anchor] | None = None, using: str = DEFAULT_DB_ALIAS,
+    make_reader: Callable[..., ChainReader] | None = None,
+) -> Generator[VerificationProgress, None, Verification]:  # fmt: skip
     """Verify a chain step by step: yields after each block of rows, returns the outcome, and keeps nothing.
 
-    Entries of the journal are moved into their chains first; rows appended later are left out.
+    Entries of the journal are moved into their chains first; rows appended later are left out. `make_reader` makes
+    another reader of the rows than `ChainReader` with the same arguments.
     """
     started = monotonic()
     given = read_copies() if copies is None else copies
     trusted = trusted_keys()
     seal(using)
-    with snapshot(using) as connection:
-        found = find_chain(connection, chain)
+    with reading.snapshot(using) as connection:
+        found = reading.find_chain(connection, chain)
         mine = copies_of(given, chain, None if found is None else found.created_at, using)
         if found is None:
             if not mine:
                 raise NoSuchChain(repr(chain))
             return _gone(chain, monotonic() - started)
-        anchors = check_anchors(read_anchors(connection, found.id, chain), mine, trusted)
-        reader = _Reader(connection, found.id, read_head(connection, found.id), anchors)
+        anchors = check_anchors(reading.read_anchors(connection, found.id, chain), mine, trusted)
+        reader = (make_reader or ChainReader)(connection, found.id, reading.read_head(connection, found.id), anchors)
         yield from reader.read()
     return Verification(
         chain=chain, rows=reader.rows, dropped=reader.start, anchors=sum(map(len, anchors.by_seq.values())),
@@ -204,12 +193,12 @@ def _keep(outcome: Verification, using: str) -> None:
 
 
 @dataclass
-class _Reader:
+class ChainReader:
     """Reads the rows of one chain until they end or one is wrong."""
 
-    connection: Connection
+    connection: reading.Connection
     chain: int
-    head: Head | None
+    head: reading.Head | None
     anchors: Anchors
     findings: list[Finding] = field(default_factory=list)
     start: int = 0
@@ -233,7 +222,7 @@ class _Reader:
         yield from self._read_on()
 
     def _read_on(self) -> Generator[VerificationProgress, None, None]:
-        with closing(read_blocks(self.connection, self.chain, self.seq, BLOCK)) as blocks:
+        with closing(reading.read_blocks(self.connection, self.chain, self.seq, reading.BLOCK)) as blocks:
             for block in blocks:
                 if self.findings:
                     return
@@ -244,7 +233,7 @@ class _Reader:
 
     def _find_start(self) -> None:
         """At 0, or after what retention has dropped."""
-        first = first_seq(self.connection, self.chain)
+        first = reading.first_seq(self.connection, self.chain)
         dropped = self.anchors.retention
         if first == 0 or (first is None and dropped is None):
             return
@@ -258,7 +247,7 @@ class _Reader:
             )
             self.findings.append(Finding(FindingKind.BEGINNING, low, text))
 
-    def _check(self, block: Block) -> None:
+    def _check(self, block: reading.Block) -> None:
         """Take the rows that are right; of the first that is not say what it is."""
         wrong = self._misnumbered(block)
         count = len(block.seqs) if wrong is None else wrong.seq - self.seq
@@ -268,7 +257,7 @@ class _Reader:
             count = next(n for n in range(count) if _nth(right, n) != _nth(stored, n))
             seq = self.seq + count
             before = _nth(stored, count - 1).hex() if count else self.before
-            wrong = judge(before, read_rows(self.connection, self.chain, seq, seq + WINDOW), self.end)
+            wrong = judge(before, reading.read_rows(self.connection, self.chain, seq, seq + WINDOW), self.end)
         anchored = self.anchors.between(self.seq, self.seq + count - 1)
         self.findings += self.anchors.contradictions({seq: _nth(stored, seq - self.seq).hex() for seq in anchored})
         if wrong is not None:
@@ -277,7 +266,7 @@ class _Reader:
             self._check_times(block, self.seq, self.seq + count - 1)
             self.rows, self.before = self.rows + count, _nth(stored, count - 1).hex()
 
-    def _check_times(self, block: Block, low: int, high: int) -> None:
+    def _check_times(self, block: reading.Block, low: int, high: int) -> None:
         """Time never falls as seq grows, and the anchors bound it. Hashes do not cover it."""
         times = block.times.tolist()
         falls = None
@@ -289,10 +278,10 @@ class _Reader:
             text = f"row {falls} is said to be earlier than row {falls - 1}: the time of one of them was altered"
             self.findings.append(Finding(FindingKind.TIME, falls, text))
         elif bounded := self.anchors.around(low, high):
-            self.findings += self.anchors.untimely(read_times(self.connection, self.chain, bounded))
+            self.findings += self.anchors.untimely(reading.read_times(self.connection, self.chain, bounded))
         self.latest = max(times)
 
-    def _misnumbered(self, block: Block) -> Finding | None:
+    def _misnumbered(self, block: reading.Block) -> Finding | None:
         """A gap or a number that two rows have."""
         if block.seqs == array("q", range(self.seq, self.seq + len(block.seqs))):
             return None
@@ -306,7 +295,7 @@ class _Reader:
     def _check_tail(self) -> None:
         """Nothing lies further on, and the head and the anchors end where the rows do."""
         seq = self.seq
-        beyond = first_seq(self.connection, self.chain, seq)
+        beyond = reading.first_seq(self.connection, self.chain, seq)
         if beyond is not None:
             self.findings.append(_gap(seq, beyond))
         elif seq < self.end:

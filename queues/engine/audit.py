@@ -152,7 +152,7 @@ async def seal(connection: Connection) -> int:
     chains, when a chain cannot be appended to.
     """
     sealed, broken = 0, None
-    for chain, _ in await (await connection.execute(statement("audit_waiting"))).fetchall():
+    for chain, _ in await connection.rows("audit_waiting"):
         moved = MOST_ROWS
         while moved == MOST_ROWS:
             try:
@@ -173,8 +173,7 @@ async def _seal_part(connection: Connection, chain: str) -> int:
         # The head first: a transaction that waits for the lock then sees what the one before has left.
         recorded = RecordedTransaction(connection)
         await recorded.lock(chain)
-        cursor = await connection.execute(statement("audit_take"), {"chain": chain, "limit": MOST_ROWS})
-        rows = sorted(await cursor.fetchall())
+        rows = sorted(await connection.rows("audit_take", {"chain": chain, "limit": MOST_ROWS}))
         if rows:
             await recorded.append(chain, AuditRecord(AuditEvent(*row[1:]) for row in rows))
     return len(rows)

@@ -20,7 +20,6 @@ import asyncio
 import heapq
 import json
 from collections import defaultdict
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -285,10 +284,10 @@ class Clients:
     async def look(self) -> float:
         """Compute rates and totals; returns the seconds that it took."""
         totals = {protocol: Total(0, ended.messages_in, ended.messages_out) for protocol, ended in self._ended.items()}
-        spent = 0.0
-        for part in _slices(list(self._open.values()), SLICE):
+        spent, clients = 0.0, list(self._open.values())
+        for start in range(0, len(clients), SLICE):
             began = now()
-            for client in part:
+            for client in clients[start : start + SLICE]:
                 client.look(began)
                 totals.setdefault(client.protocol, Total()).add(client)
             spent += now() - began
@@ -311,11 +310,6 @@ class Clients:
         latest = {client.number: client for client in islice(reversed(self._open.values()), LATEST)}
         others = (client for client in self._open.values() if client.number not in latest)
         return [*heapq.nlargest(MOST_LISTED - len(latest), others, key=attrgetter("rate")), *latest.values()]
-
-
-def _slices(clients: list[ClientConnection], size: int) -> Iterator[list[ClientConnection]]:
-    for start in range(0, len(clients), size):
-        yield clients[start : start + size]
 
 
 def _bounded(text: str) -> str:

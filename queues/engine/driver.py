@@ -129,6 +129,13 @@ class EngineConnection(AsyncConnection[TupleRow]):
         async with self.lock:
             return await self.wait(self._ask(name, parameters, binary))
 
+    async def rows(
+        self, name: str, parameters: Mapping[str, Any] | None = None, *, prepare: bool | None = None
+    ) -> list[TupleRow]:
+        """All rows of a named statement. Raises psycopg.Error."""
+        cursor = await self.execute(statement(name), parameters, prepare=prepare)
+        return await cursor.fetchall()
+
     def _ask(self, name: str, parameters: Mapping[str, Any], binary: bool) -> Generator[Any, Any, Rows]:
         server, transformer, (text, names, formats) = self.pgconn, self._transformer, numbered(name)
         values = transformer.dump_sequence([parameters[name] for name in names], formats)

@@ -83,9 +83,7 @@ class Engine:
             node, clock, counts, health, max_length, self._ready, self.maintenance.due_in, self.announcer.dead,
             self._settled,
         )  # fmt: skip
-        self.fetcher = Fetcher(
-            options, node, counts, health, self.settlements.segments, lambda: not self.writer.idle
-        )
+        self.fetcher = Fetcher(options, node, counts, health, self.settlements.segments, lambda: not self.writer.idle)
         self.local_queues = LocalQueues(policies, connections, self.settlements, self.fetcher)
         self.subscriptions = Subscriptions(
             options, counts, node, policies, connections, self.local_queues, self.settlements, self.announcer,

@@ -1,7 +1,5 @@
 """Errors of the engine; each class's docstring is its message."""
 
-from __future__ import annotations
-
 from queues.errors import DescribedError
 
 

@@ -95,8 +95,7 @@ class Grants:
         while True:
             self._changed.clear()
             known = dict(self._told)
-            cursor = await connection.execute(statement("keys"), {"ids": array(known)})
-            found = {row[0]: _grant(row) for row in await cursor.fetchall()}
+            found = {row[0]: _grant(row) for row in await connection.rows("keys", {"ids": array(known)})}
             for key, grant in known.items():
                 if found.get(key) != grant and self._told.get(key) is grant:
                     self.forget(key)

@@ -48,7 +48,7 @@ class MaxLength:
 
     async def _drop(self, connection: Connection, queue: int, count: int, which: dict[str, Any]) -> Rows:
         parameters = {"queue": queue, "count": count} | which
-        rows = await (await connection.execute(statement("drop_oldest"), parameters)).fetchall()
+        rows = await connection.rows("drop_oldest", parameters)
         self._counts.dropped += rows[0][0]
         return rows
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from queues.engine.database import Connection
 from queues.engine.node import LocalNode
-from queues.engine.statements import statement
 from queues.reach import MAILBOX_PREFIX
 
 
@@ -105,8 +104,7 @@ class Policies:
         reading = self._readings
         self._reading.update(wanted)
         try:
-            cursor = await connection.execute(statement("policies"), {"ids": wanted})
-            rows = await cursor.fetchall()
+            rows = await connection.rows("policies", {"ids": wanted})
         finally:
             self._reading -= Counter(wanted)
         found = {row[0]: (QueuePolicy(*row[:-1]), row[-1]) for row in rows}

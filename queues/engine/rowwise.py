@@ -87,11 +87,9 @@ class Rowwise:
         async with connection.transaction():
             await connection.execute("set local enable_seqscan = on")
             parameters = {"skip": array(self._passed)} | more
-            return await (await connection.execute(statement(self._candidates), parameters, prepare=False)).fetchall()
+            return await connection.rows(self._candidates, parameters, prepare=False)
 
-    async def _set_aside(
-        self, connection: Connection, id: int, queue: int, why: Exception, node: int | None
-    ) -> None:
+    async def _set_aside(self, connection: Connection, id: int, queue: int, why: Exception, node: int | None) -> None:
         self.health.isolate(self._unit, why, id=id, queue=queue)
         if self._letters:
             try:
@@ -110,8 +108,7 @@ async def set_oldest_aside(
     """The oldest ready message of a queue above an id cannot be claimed: it becomes a dead letter. If it has no row, or
     not even that works, `pass_over(id)` is called. Returns its id; None if there is none. Raises an error that says
     nothing of the message."""
-    cursor = await connection.execute(statement("first_ready"), {"queue": queue, "low": low})
-    [(id,)] = await cursor.fetchall()
+    [(id,)] = await connection.rows("first_ready", {"queue": queue, "low": low})
     if id is None:
         return None
     try:

@@ -49,7 +49,7 @@ class RunSupervisor:
         self._waiting: dict[str, Any] = {}
         self._warnings: list[str] = []
         self._written = 0.0
-        self._cancelling = False
+        self.cancelled = False
 
     @classmethod
     def take(cls, run_id: int, using: str = DEFAULT_DB_ALIAS) -> Self | None:
@@ -87,13 +87,10 @@ class RunSupervisor:
             rows = EtlRun.objects.using(self.using).filter(pk=self.run.pk, state=EtlState.RUNNING)
             there = rows.update(**self._waiting, heartbeat_at=Now())
             self._waiting = {}
-            self._cancelling = not there or rows.filter(cancelling=True).exists()
+            self.cancelled = not there or rows.filter(cancelling=True).exists()
         except AWAY as error:
             logger.warning("the database is away: %s", " ".join(str(error).split()))
             connections[self.using].close()
-
-    def is_cancelled(self) -> bool:
-        return self._cancelling
 
     # The end
 
@@ -139,7 +136,7 @@ class RunSupervisor:
     def _verified(self, progress: VerificationProgress) -> None:
         self._set(stage="verifying", done=progress.done, total=progress.total)
         self.write_progress()
-        if self._cancelling:
+        if self.cancelled:
             raise Cancelled
 
     def end_failed(self, error: str) -> None:

@@ -159,7 +159,7 @@ def _follow(job: JobProcess, supervisor: Any) -> dict[str, Any]:
             outcome |= {name: line[name] for name in ("result", "error") if name in line}
         if status is not None:
             break
-        if supervisor.is_cancelled():
+        if supervisor.cancelled:
             return {"cancelled": True}
         if monotonic() - job.started > settings.BROKER_ETL_TIMEOUT:
             return {"timeout": True}

@@ -28,9 +28,7 @@ logger = logging.getLogger(__name__)
 RECENT = timedelta(days=1)
 
 
-def launch(
-    options: RunOptions, trigger: str, *, output: str | None = None, restart_of: EtlRun | None = None
-) -> EtlRun:
+def launch(options: RunOptions, trigger: str, *, output: str | None = None, restart_of: EtlRun | None = None) -> EtlRun:
     """Make a run and publish its task, both when the transaction commits. Raises EtlError and kombu's errors."""
     with transaction.atomic():
         run = runs.create(options, trigger=trigger, output=output)

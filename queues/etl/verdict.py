@@ -9,27 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from time import monotonic
 
 from django.db import DEFAULT_DB_ALIAS
 
-from queues.audit.anchor import Anchor
-from queues.audit.anchor_check import check_anchors
+from queues.audit import verify
 from queues.audit.chains import seal
-from queues.audit.origin import copies_of
-from queues.audit.reading import find_chain, read_anchors, read_blocks, read_head, read_rows, snapshot
-from queues.audit.signing import trusted_keys
-from queues.audit.verify import (
-    Unread,
-    Verification,
-    VerificationProgress,
-    _Reader,
-    attempt,
-    chain_names,
-    read_copies,
-    verifying,
-)
+from queues.audit.reading import read_blocks, read_rows
+from queues.audit.verify import ChainReader, Unread, Verification, VerificationProgress
 from queues.etl.job.chains import Proven
 
 __all__ = ["figures", "sentences", "verify_chains"]
@@ -44,38 +32,17 @@ def verify_chains(
 ) -> list[Verification | Unread]:
     """Verify every chain and keep the outcomes. Raises as `queues.audit.verify.attempt` does."""
     seal(using)
-    copies = read_copies()
-    known = {one.chain: one for one in proven}
+    copies = verify.read_copies()
+    readers = {one.chain: partial(_Skipping, proven=one) for one in proven}
     outcomes: list[Verification | Unread] = []
-    for name in chain_names(copies, using):
-        work = _verifying(known[name], copies, using) if name in known else verifying(name, copies, using)
-        outcomes.append(attempt(name, work, progress, using))
+    for name in verify.chain_names(copies, using):
+        work = verify.verifying(name, copies, using, readers.get(name))
+        outcomes.append(verify.attempt(name, work, progress, using))
     return outcomes
 
 
-def _verifying(
-    proven: Proven, copies: Sequence[Anchor], using: str
-) -> Generator[VerificationProgress, None, Verification]:
-    """`queues.audit.verify.verifying` for a chain of which the job has proven a part."""
-    started = monotonic()
-    trusted = trusted_keys()
-    with snapshot(using) as connection:
-        found = find_chain(connection, proven.chain)
-        if found is None:  # taken away since the job has read it
-            return (yield from verifying(proven.chain, copies, using))
-        mine = copies_of(copies, proven.chain, found.created_at, using)
-        anchors = check_anchors(read_anchors(connection, found.id, proven.chain), mine, trusted)
-        reader = _Skipping(connection, found.id, read_head(connection, found.id), anchors, proven=proven)
-        yield from reader.read()
-    return Verification(
-        chain=proven.chain, rows=reader.rows, dropped=reader.start, anchors=sum(map(len, anchors.by_seq.values())),
-        findings=tuple(sorted(anchors.findings + reader.findings, key=lambda finding: finding.seq)),
-        seconds=monotonic() - started,
-    )  # fmt: skip
-
-
 @dataclass
-class _Skipping(_Reader):
+class _Skipping(ChainReader):
     """Reads a chain's first row, skips what was proven, and reads on."""
 
     proven: Proven = NOTHING

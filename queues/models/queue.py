@@ -59,9 +59,7 @@ class Queue(models.Model):
     )
     paused = models.BooleanField(default=False, db_default=False, help_text="Nothing is delivered while paused.")
     refuse_when_paused = models.BooleanField(
-        default=False,
-        db_default=False,
-        help_text="While paused, refuse consumers, where the protocol can.",
+        default=False, db_default=False, help_text="While paused, refuse consumers, where the protocol can."
     )
     concurrency_limit = models.PositiveIntegerField(
         null=True, blank=True, help_text="Maximum number of leased messages at a time, over all nodes."
@@ -72,12 +70,10 @@ class Queue(models.Model):
         help_text="One consumer at a time is given messages, over all nodes; the others wait for its end.",
     )
     max_attempts = models.PositiveSmallIntegerField(
-        default=default_max_attempts,
-        help_text="Deliveries before a message becomes a dead letter; 0: without limit.",
+        default=default_max_attempts, help_text="Deliveries before a message becomes a dead letter; 0: without limit."
     )
     retry_backoff = models.DurationField(
-        default=default_retry_backoff,
-        help_text="Wait before the second delivery; doubles with each further one.",
+        default=default_retry_backoff, help_text="Wait before the second delivery; doubles with each further one."
     )
     retry_backoff_cap = models.DurationField(
         default=datetime.timedelta(hours=1),
@@ -110,9 +106,7 @@ class Queue(models.Model):
         help_text="Whether a job may have its own maximum of attempts and retry interval.",
     )
     audited = models.BooleanField(
-        default=False,
-        db_default=False,
-        help_text="Record the events of each message in the queue's own audit chain.",
+        default=False, db_default=False, help_text="Record the events of each message in the queue's own audit chain."
     )
     dead_letter_queue = models.ForeignKey(
         "self",
@@ -142,8 +136,7 @@ class Queue(models.Model):
                 violation_error_message="A peer's mailbox has one consumer anyway.",
             ),
             models.CheckConstraint(
-                condition=Q(concurrency_limit=None) | Q(concurrency_limit__gte=1),
-                name="queue_concurrency_positive",
+                condition=Q(concurrency_limit=None) | Q(concurrency_limit__gte=1), name="queue_concurrency_positive"
             ),
             models.CheckConstraint(condition=Q(max_length=None) | Q(max_length__gte=1), name="queue_length_positive"),
             models.CheckConstraint(

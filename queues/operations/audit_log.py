@@ -18,29 +18,16 @@ from django.db import DEFAULT_DB_ALIAS, connections, models, transaction
 
 from queues.audit.chains import OPERATORS, journal
 from queues.audit.events import LONGEST_ID, AuditEvent
-from queues.models import (
-    ApiKey,
-    AuditChain,
-    BulkOperation,
-    Connection,
-    EtlRun,
-    EtlSchedule,
-    Mailbox,
-    Message,
-    PeriodicJob,
-    Queue,
-    Route,
-    Subscription,
-)
+from queues.models import BulkOperation, EtlRun, Message, Route, Subscription
 
 #: The setting by which triggers know the operator of a transaction.
 SETTING = "fivewire.operator"
 LONGEST_DETAIL = 1000
 
-KINDS: Mapping[type[models.Model], str] = {
-    ApiKey: "key", AuditChain: "chain", BulkOperation: "bulk", Connection: "connection", EtlRun: "etl-run",
-    EtlSchedule: "etl-schedule", Mailbox: "peer", Message: "message", PeriodicJob: "periodic", Queue: "queue",
-    Route: "route", Subscription: "subscription",
+#: The kinds of objects in the chain, where they are not the names of their models.
+KINDS: Mapping[str, str] = {
+    "queues.apikey": "key", "queues.auditchain": "chain", "queues.bulkoperation": "bulk", "queues.etlrun": "etl-run",
+    "queues.etlschedule": "etl-schedule", "queues.mailbox": "peer", "queues.periodicjob": "periodic",
 }  # fmt: skip
 
 
@@ -64,7 +51,7 @@ def recorded(event: str, id: str, detail: str) -> Iterator[str]:
 
 def record_id(obj: models.Model) -> str:
     """The name of an object in the chain, such as `queue:orders`."""
-    kind = KINDS.get(type(obj), obj._meta.model_name)
+    kind = KINDS.get(obj._meta.label_lower, obj._meta.model_name)
     if isinstance(obj, Message):
         return f"{kind}:{obj.origin_id or obj.pk}"
     if isinstance(obj, Route):

@@ -55,18 +55,14 @@ def export_definitions(using: str = DEFAULT_DB_ALIAS) -> dict[str, Any]:
     keys = ApiKey.objects.using(using).filter(revoked_at=None)
     return {
         "version": VERSION,
-        "queues": {
-            queue.name: _values(queue, POLICY) for queue in queues if not queue.name.startswith(SYSTEM_PREFIX)
-        },
+        "queues": {queue.name: _values(queue, POLICY) for queue in queues if not queue.name.startswith(SYSTEM_PREFIX)},
         "routes": [[route.source, route.target] for route in Route.objects.using(using)],
         "periodic_jobs": {job.name: _values(job, JOB_FIELDS) for job in jobs},
         "api_keys": {key.name: _values(key, KEY_FIELDS) for key in keys},
     }
 
 
-def import_definitions(
-    given: object, by: str, *, dry_run: bool = False, using: str = DEFAULT_DB_ALIAS
-) -> list[Change]:
+def import_definitions(given: object, by: str, *, dry_run: bool = False, using: str = DEFAULT_DB_ALIAS) -> list[Change]:
     """Bring definitions in, in one transaction; `by` is recorded as who did it. Returns what was changed.
 
     With `dry_run` everything is done, checked and rolled back. Raises InvalidDefinitions; then nothing is changed.

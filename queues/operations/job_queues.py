@@ -10,9 +10,9 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from queues.counts import queue_counts
 from queues.errors import OperationError
 from queues.models import Queue, Worker
+from queues.operations import queues
 from queues.operations.jobs import JobStatus
 from queues.operations.messages import get_queue
-from queues.operations.queues import create_queue
 
 
 class AlreadyPaused(OperationError):
@@ -55,14 +55,13 @@ def add_queue(
 ) -> JobQueue:
     """Make a queue. Raises QueueExists or InvalidQueue."""
     return _job_queue(
-        create_queue(name, using, concurrency_limit=concurrency_limit, allow_job_overrides=allow_job_overrides)
+        queues.create_queue(name, using, concurrency_limit=concurrency_limit, allow_job_overrides=allow_job_overrides)
     )
 
 
 def set_paused(name: str, paused: bool, using: str = DEFAULT_DB_ALIAS) -> None:
     """Pause a queue or let it run again. Raises QueueNotFound, AlreadyPaused or AlreadyRunning."""
-    found = get_queue(name, using)
-    if not Queue.objects.using(using).filter(pk=found.pk, paused=not paused).update(paused=paused):
+    if not queues.set_paused(name, paused, using):
         raise AlreadyPaused(f"queue {name} is paused already") if paused else AlreadyRunning(
             f"queue {name} is running already"
         )
@@ -90,11 +89,11 @@ def job_stats(name: str, active: int = 0, node: int = 0, using: str = DEFAULT_DB
 
 def store_status(using: str = DEFAULT_DB_ALIAS) -> tuple[str, int, int]:
     """The server's version, how many queues there are, and how many of them are paused."""
-    queues = Queue.objects.using(using)
+    every = Queue.objects.using(using)
     with connections[using].cursor() as cursor:
         cursor.execute("show server_version")
         version = str(cursor.fetchone()[0])
-    return version, queues.count(), queues.filter(paused=True).count()
+    return version, every.count(), every.filter(paused=True).count()
 
 
 def _job_queue(queue: Queue) -> JobQueue:

@@ -90,9 +90,7 @@ class StoredJob:
     log: tuple[str, ...] = ()
 
 
-def find_job(
-    queue: str, uuid: UUID, active: Iterable[int] = (), using: str = DEFAULT_DB_ALIAS
-) -> StoredJob | None:
+def find_job(queue: str, uuid: UUID, active: Iterable[int] = (), using: str = DEFAULT_DB_ALIAS) -> StoredJob | None:
     """A job, with its log; None when there is none (any more). `active` is as for `list_jobs`."""
     found = Queue.objects.using(using).filter(name=queue).first()
     if found is None:

@@ -160,9 +160,7 @@ def _of_archive(row: ArchivedMessage, keys: dict[int, ApiKey]) -> Iterator[Step]
     yield Step(row.finished_at, event, consumer, Outcome(row.outcome).label, "archive")
 
 
-def _of_chains(
-    message: Message | ArchivedMessage, first_id: int, queue: Queue | None, using: str
-) -> Iterator[Step]:
+def _of_chains(message: Message | ArchivedMessage, first_id: int, queue: Queue | None, using: str) -> Iterator[Step]:
     """The rows of the audit chains, and of the journal what is not sealed yet."""
     ids = {str(first_id): QUEUE, f"message:{first_id}": OPERATORS}
     if message.content == Content.LETTER and message.key:

@@ -88,13 +88,11 @@ def purge_batches(
             unpack(ids, using)
         return int(query("purge", using, **parameters)[0][0])
 
-    def unpack_more() -> int:
-        return _unpack_oldest(queue, high, limit, using)
-
     while True:
         if gone := whole(remove, using):
             yield gone
-        if gone < limit and not (ids is None and state == State.READY and whole(unpack_more, using)):
+        may_be_packed = ids is None and state == State.READY
+        if gone < limit and not (may_be_packed and whole(lambda: _unpack_oldest(queue, high, limit, using), using)):
             return
 
 

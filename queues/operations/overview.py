@@ -110,9 +110,7 @@ def take_overview(
 
     With a `limit`, raises django.db.OperationalError when one of them takes more milliseconds.
     """
-    [figures] = query_within(
-        "state_broker", using, limit, minutes=NEW_NODES, seconds=HELD_SECONDS, xids=HELD_XIDS
-    )
+    [figures] = query_within("state_broker", using, limit, minutes=NEW_NODES, seconds=HELD_SECONDS, xids=HELD_XIDS)
     nodes, workers, peers, clients, connections, commits, standbys, lag, last_node, new_nodes, holders = figures[:11]
     sampled_at, since, known = figures[11:]
     at = timezone.now()

@@ -9,7 +9,7 @@ from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from queues.errors import OperationError
+from queues.errors import InvalidFields, OperationError
 from queues.models import PeriodicJob
 from queues.operations.messages import get_queue
 from queues.periodic import run_locked
@@ -27,12 +27,8 @@ class PeriodicJobExists(OperationError):
     """There is a periodic job of this name."""
 
 
-class InvalidPeriodicJob(OperationError):
-    """A periodic job cannot be like this; `problems` has the reasons by field."""
-
-    def __init__(self, problems: dict[str, list[str]]) -> None:
-        super().__init__(" ".join(f"{field}: {' '.join(texts)}" for field, texts in problems.items()))
-        self.problems = problems
+class InvalidPeriodicJob(InvalidFields):
+    """A periodic job cannot be like this."""
 
 
 def list_periodic(using: str = DEFAULT_DB_ALIAS) -> QuerySet[PeriodicJob]:

@@ -19,7 +19,7 @@ from queues.addresses import queue_problem
 from queues.counts import queue_counts
 from queues.engine.cluster.notifications.formats import Purge
 from queues.engine.errors import QueueNotFound
-from queues.errors import Busy
+from queues.errors import Busy, InvalidFields
 from queues.errors import OperationError as OperationError  # the base of the errors here
 from queues.models import Mailbox, Outcome, Queue, State, Subscription
 from queues.operations.audit_log import declare
@@ -40,12 +40,8 @@ POLICY = tuple(
 DURATIONS = tuple(name for name in POLICY if isinstance(Queue._meta.get_field(name), DurationField))
 
 
-class InvalidQueue(OperationError):
-    """A queue cannot have this name or policy; `problems` has the reasons by field."""
-
-    def __init__(self, problems: dict[str, list[str]]) -> None:
-        super().__init__(" ".join(f"{field}: {' '.join(texts)}" for field, texts in problems.items()))
-        self.problems = problems
+class InvalidQueue(InvalidFields):
+    """A queue cannot have this name or policy."""
 
 
 class QueueExists(OperationError):
@@ -130,20 +126,11 @@ def create_queue(name: str, using: str = DEFAULT_DB_ALIAS, by: str = "", **polic
     return queue
 
 
-def pause_queue(name: str, using: str = DEFAULT_DB_ALIAS) -> None:
-    """Deliver nothing more from a queue; it still takes messages. Raises QueueNotFound."""
-    _set_paused(name, True, using)
-
-
-def resume_queue(name: str, using: str = DEFAULT_DB_ALIAS) -> None:
-    """Deliver again. Raises QueueNotFound."""
-    _set_paused(name, False, using)
-
-
-def _set_paused(name: str, paused: bool, using: str) -> None:
+def set_paused(name: str, paused: bool, using: str = DEFAULT_DB_ALIAS) -> bool:
+    """Deliver nothing more from a queue, which still takes messages, or deliver again; returns whether that is a
+    change. Raises QueueNotFound."""
     queue = get_queue(name, using)
-    if queue.paused != paused:
-        Queue.objects.using(using).filter(pk=queue.pk).update(paused=paused)
+    return Queue.objects.using(using).filter(pk=queue.pk, paused=not paused).update(paused=paused) > 0
 
 
 # Deleting a queue.
@@ -163,7 +150,7 @@ def delete_queue(
     if not force:
         return whole(lambda: _delete_empty(queue, 0, using, by), using)
     was_paused, done = queue.paused, 0
-    _set_paused(name, True, using)  # so that nodes take nothing more into memory
+    set_paused(name, True, using)  # so that nodes take nothing more into memory
     try:
         for _ in range(ROUNDS):
             done = _empty(queue, done, progress, using, by)
@@ -241,9 +228,7 @@ def _delete_rows(pk: int, using: str) -> None:
             cursor.execute(text, [pk])
 
 
-def delete_subscription(
-    id: int, progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS, by: str = ""
-) -> int:
+def delete_subscription(id: int, using: str = DEFAULT_DB_ALIAS, by: str = "") -> int:
     """End a subscription and delete its queue with its backlog; returns how many messages that held.
 
     Raises QueueNotFound when there is no such subscription, or QueueBusy.
@@ -251,4 +236,4 @@ def delete_subscription(
     subscription = Subscription.objects.using(using).select_related("queue").filter(pk=id).first()
     if subscription is None:
         raise QueueNotFound(f"there is no subscription {id}")
-    return delete_queue(subscription.queue.name, force=True, progress=progress, using=using, by=by)
+    return delete_queue(subscription.queue.name, force=True, using=using, by=by)

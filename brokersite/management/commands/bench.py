@@ -58,9 +58,7 @@ class Command(SubcommandCommand):
         celery.add_argument("--tasks", type=number(1), default=10_000, metavar="N", help="default: %(default)s")
         celery.add_argument("--producers", type=number(1), default=1, metavar="N", help="processes that call delay()")
         celery.add_argument("--worker", default="", metavar="OPTIONS", help="more options for `celery worker`")
-        celery.add_argument(
-            "--compare", nargs="+", default=[], metavar="SYSTEM", help="rabbitmq, or rabbitmq=amqp://…"
-        )
+        celery.add_argument("--compare", nargs="+", default=[], metavar="SYSTEM", help="rabbitmq, or rabbitmq=amqp://…")
         etl = do.add_parser("etl", help="the export beside COPY TO, with an archive in a database made for it")
         etl.add_argument(
             "--rows", type=number(1), default=5_000_000, metavar="N", help="messages; default: %(default)s"

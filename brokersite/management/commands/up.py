@@ -58,7 +58,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _interrupt)
+            signal.signal(number, signal.default_int_handler)
         try:
             listeners = {name: options[name] for name in LISTENERS if options[name] is not None}
             hydra = options["hydra"]
@@ -161,10 +161,6 @@ class Command(BaseCommand):
             embedded.stop(settings.DATA_DIR)
         except embedded.EmbeddedPostgresError as error:
             raise CommandError(str(error)) from error
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _programs(http: HostPort, listeners: dict[str, HostPort], hydra: HostPort | None, *, founds: bool) -> list[Program]:

@@ -1,7 +1,5 @@
 """The errors of a benchmark."""
 
-from __future__ import annotations
-
 
 class BenchError(Exception):
     """The measurement cannot be made; the message says why, and how to go on."""

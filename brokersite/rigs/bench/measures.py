@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from brokersite.rigs.bench.columns import Verified, positions, verify
-from brokersite.rigs.bench.drivers import BrokerDriver, FanoutDriver
+from brokersite.rigs.bench.drivers import FanoutDriver, RunDriver
 from brokersite.rigs.bench.errors import BenchError, MeasurementOverdue
 from brokersite.rigs.bench.processes import CpuWatch, LoadProcess, LoadProgress, StopCondition, run
 from brokersite.rigs.bench.stream import PATIENCE
@@ -81,7 +81,7 @@ class Consumed(NamedTuple):
 # In load processes.
 
 
-def produce(driver: BrokerDriver, index: int, plan: MeasurementPlan, progress: LoadProgress, free: bool) -> Produced:
+def produce(driver: RunDriver, index: int, plan: MeasurementPlan, progress: LoadProgress, free: bool) -> Produced:
     """Publish as fast as consumers take it; `free`: as fast as the broker confirms."""
     producer = driver.producer(index)
 
@@ -128,7 +128,7 @@ def _hear(confirmed: Callable[[float], int], before: int) -> int:
     return now
 
 
-def consume(driver: BrokerDriver, index: int, progress: LoadProgress) -> Consumed:
+def consume(driver: RunDriver, index: int, progress: LoadProgress) -> Consumed:
     """Take and acknowledge until all is there."""
     consumer = driver.consumer(index)
     progress.begin()
@@ -154,7 +154,7 @@ def consume(driver: BrokerDriver, index: int, progress: LoadProgress) -> Consume
             return consumed
 
 
-def produce_at_rate(driver: BrokerDriver, index: int, plan: MeasurementPlan, progress: LoadProgress) -> Produced:
+def produce_at_rate(driver: RunDriver, index: int, plan: MeasurementPlan, progress: LoadProgress) -> Produced:
     """Publish each message when it is due, whatever the broker does, and note when each is confirmed."""
     producer = driver.producer(index)
     rate = plan.rate / plan.producers
@@ -185,7 +185,7 @@ def produce_at_rate(driver: BrokerDriver, index: int, plan: MeasurementPlan, pro
     return Produced(sent, started, time.monotonic(), time.process_time() - used, (times, counts))
 
 
-def one_in_flight(driver: BrokerDriver, plan: MeasurementPlan) -> tuple[list[float], list[float]]:
+def one_in_flight(driver: RunDriver, plan: MeasurementPlan) -> tuple[list[float], list[float]]:
     """Seconds from publish to confirm, and to delivery, one message at a time; both ends in one process."""
     # A producer that no other measurement has, and whose messages consumer 0 gets, by any division among consumers.
     consumer, producer = driver.consumer(0), driver.producer(plan.producers * plan.consumers)
@@ -213,7 +213,7 @@ def one_in_flight(driver: BrokerDriver, plan: MeasurementPlan) -> tuple[list[flo
     return confirm[_WARM_ALONE:], deliver[_WARM_ALONE:]
 
 
-def many_connections(driver: BrokerDriver, plan: MeasurementPlan, count: int) -> tuple[Figures, list[int], bytes]:
+def many_connections(driver: RunDriver, plan: MeasurementPlan, count: int) -> tuple[Figures, list[int], bytes]:
     """Open so many connections, publish on all of them with one message in flight on each, and take it all back.
 
     Returns the figures, what each has sent, and the numbers received.
@@ -253,7 +253,7 @@ def many_connections(driver: BrokerDriver, plan: MeasurementPlan, count: int) ->
     return figures, sent, _take_back(driver, sum(sent))
 
 
-def _take_back(driver: BrokerDriver, count: int) -> bytes:
+def _take_back(driver: RunDriver, count: int) -> bytes:
     consumer = driver.consumer(0)
     columns, last = [], time.monotonic()
     while count > 0 and time.monotonic() - last < PATIENCE:
@@ -268,7 +268,7 @@ def _take_back(driver: BrokerDriver, count: int) -> bytes:
 # In the command.
 
 
-def throughput(driver: BrokerDriver, plan: MeasurementPlan, read_cpu: ReadCpu = dict) -> Figures:
+def throughput(driver: RunDriver, plan: MeasurementPlan, read_cpu: ReadCpu = dict) -> Figures:
     """Producers and consumers at full pace."""
     progress = LoadProgress(plan.producers, plan.consumers, watched=True)
     produces: list[LoadProcess] = [(produce, (driver, index, plan, progress, False)) for index in range(plan.producers)]
@@ -325,7 +325,7 @@ def _cpu(generator: float, watch: CpuWatch, messages: int) -> Figures:
     return {f"{part}_cpu_us": 1e6 * seconds / max(1, messages) for part, seconds in used.items()}
 
 
-def backlog(driver: BrokerDriver, plan: MeasurementPlan) -> Figures:
+def backlog(driver: RunDriver, plan: MeasurementPlan) -> Figures:
     """Publish with no consumer, as fast as is confirmed; then drain it.
 
     Where nothing is confirmed a producer would run ahead of the broker without end: it publishes what the plan's rate
@@ -339,9 +339,7 @@ def backlog(driver: BrokerDriver, plan: MeasurementPlan) -> Figures:
     )
     sent = [one.sent for one in filled]
     draining = LoadProgress.after(sent, plan.consumers)
-    drained: list[Consumed] = run(
-        [(consume, (driver, index, draining)) for index in range(plan.consumers)], plan.limit
-    )
+    drained: list[Consumed] = run([(consume, (driver, index, draining)) for index in range(plan.consumers)], plan.limit)
     took = max(one.settled for one in drained) - min(one.started for one in drained)
     figures: Figures = {"drained_per_s": sum(sent) / took, "messages": sum(sent)}
     if driver.confirms:
@@ -350,7 +348,7 @@ def backlog(driver: BrokerDriver, plan: MeasurementPlan) -> Figures:
     return figures | _wrong(driver, sent, [[one.column for one in drained]])
 
 
-def latency(driver: BrokerDriver, plan: MeasurementPlan) -> Figures:
+def latency(driver: RunDriver, plan: MeasurementPlan) -> Figures:
     """Percentiles at the plan's rate, and with one message in flight."""
     confirm, deliver = run([(one_in_flight, (driver, replace(plan, seconds=plan.seconds / 2)))], plan.limit)[0]
     figures: Figures = {"deliver_alone_p50_us": 1e6 * statistics.median(deliver)}
@@ -370,14 +368,14 @@ def latency(driver: BrokerDriver, plan: MeasurementPlan) -> Figures:
     return figures | {"messages": sum(sent)} | _wrong(driver, sent, [[one.column for one in consumed]])
 
 
-def connections(driver: BrokerDriver, plan: MeasurementPlan, count: int) -> Figures:
+def connections(driver: RunDriver, plan: MeasurementPlan, count: int) -> Figures:
     """Many connections, each with one message in flight."""
     figures, sent, column = run([(many_connections, (driver, plan, count))], plan.limit)[0]
     return dict(figures) | {"messages": sum(sent)} | _wrong(driver, sent, [[column]])
 
 
 def _delivered(
-    driver: BrokerDriver, produced: Sequence[Produced], consumed: Iterable[Consumed], rate: float
+    driver: RunDriver, produced: Sequence[Produced], consumed: Iterable[Consumed], rate: float
 ) -> list[float]:
     """The latency of each message that counts, in seconds."""
     late = []
@@ -411,7 +409,7 @@ def _places(name: str, seconds: Iterable[float]) -> Figures:
     }
 
 
-def _wrong(driver: BrokerDriver, sent: Sequence[int], groups: Iterable[list[bytes]]) -> Figures:
+def _wrong(driver: RunDriver, sent: Sequence[int], groups: Iterable[list[bytes]]) -> Figures:
     checks = [verify(driver.run, sent, group) for group in groups]
     names = Verified._fields if driver.ordered else Verified._fields[:-1]
     return {name: sum(getattr(check, name) for check in checks) for name in names}

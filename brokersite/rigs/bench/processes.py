@@ -112,7 +112,7 @@ class CpuWatch(threading.Thread):
         """Take part in the start and the end. Ctrl-C has to reach the main thread, or it would not be woken by it."""
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         with suppress(threading.BrokenBarrierError, BenchError):
-            self._progress.begin(*([_nothing] * self._steps))
+            self._progress.begin(*([lambda: None] * self._steps))
             self._found.append(self._read())
             self._progress.barrier.wait()
             self._found.append(self._read())
@@ -125,10 +125,6 @@ class CpuWatch(threading.Thread):
             return {}
         before, after = self._found
         return {part: used - before[part] for part, used in after.items() if part in before}
-
-
-def _nothing() -> None:
-    pass
 
 
 class StopCondition:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from django.conf import settings
 
 from brokersite.rigs.bench import deployment
-from brokersite.rigs.bench.drivers import BrokerDriver, amqp, jetstream
+from brokersite.rigs.bench.drivers import RunDriver, amqp, jetstream
 from brokersite.rigs.bench.drivers.blipmq import BlipMQ
 from brokersite.rigs.bench.drivers.overhop import Overhop
 from brokersite.rigs.bench.drivers.peerbus import Peer, Peerbus
@@ -56,7 +56,7 @@ class Deployment:
     sspq_queue: str | None = None
 
 
-Drive = Callable[[int], AbstractContextManager[BrokerDriver]]
+Drive = Callable[[int], AbstractContextManager[RunDriver]]
 
 
 class System(NamedTuple):
@@ -124,7 +124,7 @@ def _blipmq(stack: ExitStack, name: str, endpoint: Endpoint, load: Load, reach: 
     key = reach.key or stack.enter_context(deployment.temporary_key(own, "blipmq"))
 
     @contextmanager
-    def drive(copies: int) -> Iterator[BrokerDriver]:
+    def drive(copies: int) -> Iterator[RunDriver]:
         topic = f"{own}-{secrets.token_hex(3)}"
         driver = BlipMQ(endpoint, key, topic, size=load.size, prefetch=load.prefetch)
         with deployment.temporary_subscriptions(driver, copies, audited) as ids:
@@ -136,7 +136,7 @@ def _blipmq(stack: ExitStack, name: str, endpoint: Endpoint, load: Load, reach: 
 
 def _overhop(name: str, endpoint: Endpoint, load: Load) -> System:
     @contextmanager
-    def drive(copies: int) -> Iterator[BrokerDriver]:
+    def drive(copies: int) -> Iterator[RunDriver]:
         queue = deployment.own_name()
         with deployment.temporary_queue(queue, audited=False):
             yield Overhop(endpoint, queue, size=load.size, prefetch=load.prefetch)
@@ -149,7 +149,7 @@ def _sspq(name: str, endpoint: Endpoint, load: Load, reach: Deployment) -> Syste
     queue = deployment.unused_queue(reach.sspq_queue or settings.BROKER_SSPQ_QUEUE)
 
     @contextmanager
-    def drive(copies: int) -> Iterator[BrokerDriver]:
+    def drive(copies: int) -> Iterator[RunDriver]:
         driver = Sspq(endpoint, size=load.size, prefetch=load.prefetch)
         with deployment.removed_messages(queue, driver.run, load.size):
             yield driver
@@ -163,7 +163,7 @@ def _peerbus(stack: ExitStack, name: str, endpoint: Endpoint, load: Load, reach:
     key = reach.key or stack.enter_context(deployment.temporary_key(own, "peerbus"))
 
     @contextmanager
-    def drive(copies: int) -> Iterator[BrokerDriver]:
+    def drive(copies: int) -> Iterator[RunDriver]:
         plan = load.plan
         one = f"{own}-{secrets.token_hex(3)}"
         driver = Peerbus(endpoint, PEERBUS_PATH, key, one, plan.consumers, size=load.size, prefetch=load.prefetch)
@@ -191,7 +191,7 @@ def _rabbitmq(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
         login = Login(Endpoint("127.0.0.1", server.port))
 
     @contextmanager
-    def drive(copies: int) -> Iterator[BrokerDriver]:
+    def drive(copies: int) -> Iterator[RunDriver]:
         own = deployment.own_name()
         queues = tuple(f"{own}-{copy}" for copy in range(copies))
         exchange = own if copies > 1 else ""
@@ -225,7 +225,7 @@ def _nats(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
         )
 
     @contextmanager
-    def drive(copies: int) -> Iterator[BrokerDriver]:
+    def drive(copies: int) -> Iterator[RunDriver]:
         own = deployment.own_name()
         driver = jetstream.JetStream(login, own, copies, size=load.size, prefetch=load.prefetch)
         keeper = jetstream.NatsConnection(login)

@@ -188,9 +188,7 @@ def _cost(
     return used[0] / len(addresses), used[1] / len(addresses)
 
 
-def _refresh_cost(
-    session: str, port: int, site: psutil.Process, server: psutil.Process | None
-) -> tuple[float, float]:
+def _refresh_cost(session: str, port: int, site: psutil.Process, server: psutil.Process | None) -> tuple[float, float]:
     """The mean of the refreshes of ten browsers that have the front page open, without a load. What the site and the
     listener use meanwhile without them does not count."""
 

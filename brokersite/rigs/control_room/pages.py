@@ -20,19 +20,7 @@ from django.test import RequestFactory
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from queues.models import (
-    ApiKey,
-    ArchivedMessage,
-    AuditChain,
-    AuditRow,
-    BulkAction,
-    Connection,
-    EtlRun,
-    Mailbox,
-    Message,
-    Queue,
-    State,
-)
+from queues import models
 
 #: Actions of lists that ask before they do anything; the others act at once, and have no page of their own.
 ASKING = frozenset(
@@ -99,7 +87,7 @@ def _of_model(model: type[Model], model_admin: admin.ModelAdmin[Any], request: H
     """The pages that the admin of any model has."""
     name = f"{model._meta.app_label}_{model._meta.model_name}"
     address = partial(_address, f"{name}_changelist")
-    if model is not AuditRow:  # whose list is always that of one chain
+    if model is not models.AuditRow:  # whose list is always that of one chain
         yield Page(f"{name} list", address())
         if model_admin.search_fields:
             yield Page(f"{name} list, search", address(q="a"))
@@ -115,14 +103,14 @@ def _of_model(model: type[Model], model_admin: admin.ModelAdmin[Any], request: H
     for action in ASKING & set(model_admin.get_actions(request)):
         asked = {"action": action, ACTION_CHECKBOX_NAME: pks}
         # Actions on messages have a page of their own for the question, which is below.
-        yield Page(f"{name} action {action}", address(), asked, 302 if model is Message else 200)
+        yield Page(f"{name} action {action}", address(), asked, 302 if model is models.Message else 200)
 
 
 def _queues() -> Iterator[Page]:
     yield Page("queues, export definitions", _address("queues_queue_export_definitions"))
     yield Page("queues, import definitions", _address("queues_queue_import_definitions"))
     yield Page("queues, by state of delivery", _address("queues_queue_changelist", paused__exact=1))
-    if queue := _first(Queue, kind="queue"):
+    if queue := _first(models.Queue, kind="queue"):
         yield Page("queue, last day", _address("queues_queue_change", queue.pk, span="day"))
         yield Page("queue, last month", _address("queues_queue_change", queue.pk, span="month"))
         yield Page("queue, clone", _address("queues_queue_add", clone=queue.pk))
@@ -132,7 +120,7 @@ def _queues() -> Iterator[Page]:
 def _flows() -> Iterator[Page]:
     yield Page("topics", _address("queues_subscription_topics"))
     yield Page("routes, picture", _address("queues_route_picture"))
-    if queue := _first(Queue, kind="queue"):
+    if queue := _first(models.Queue, kind="queue"):
         yield Page("routes, picture around a queue", _address("queues_route_picture", around=f"queue:{queue.name}"))
 
 
@@ -140,13 +128,13 @@ def _messages() -> Iterator[Page]:
     listed, found = partial(_address, "queues_message_changelist"), partial(_address, "queues_message_find")
     yield Page("messages, find", found())
     yield Page("messages, publish", _address("queues_message_publish"))
-    queue = _first(Queue, kind="queue")
+    queue = _first(models.Queue, kind="queue")
     if queue is None:
         return
-    for state in State:
+    for state in models.State:
         yield Page(f"messages of a queue, {state.label}", listed(queue=queue.pk, state=int(state)))
         yield Page(f"messages, {state.label}", listed(state=int(state)))
-        if message := _first(Message, state=state):
+        if message := _first(models.Message, state=state):
             yield Page(f"message, {state.label}", _address("queues_message_change", message.pk))
             yield Page(f"message, {state.label}, after it", listed(after=message.pk))
     searches: dict[str, dict[str, object]] = {
@@ -159,15 +147,15 @@ def _messages() -> Iterator[Page]:
         "finished, key": {"state": "finished", "key": "key"},
         "finished, text": {"state": "finished", "text": "needle"},
     }  # fmt: skip
-    if key := _first(ApiKey):
+    if key := _first(models.ApiKey):
         searches["producer"] = {"producer": key.name}
     for words, asked in searches.items():
         yield Page(f"messages, find by {words}", found(**asked))
     operate = partial(_address, "queues_message_operate")
-    for action in BulkAction:
+    for action in models.BulkAction:
         yield Page(f"messages, {action} what is found", operate(action=action, scope="all", queue=queue.name))
-    if message := _first(Message, queue=queue):
-        for action in BulkAction:
+    if message := _first(models.Message, queue=queue):
+        for action in models.BulkAction:
             yield Page(f"messages, {action} selected", operate(action=action, scope="selected", ids=message.pk))
         yield Page("message, edit and publish again", _address("queues_message_publish", **{"from": message.pk}))
         yield Page("message, download", _address("queues_message_payload", message.pk))
@@ -176,18 +164,18 @@ def _messages() -> Iterator[Page]:
 def _archive() -> Iterator[Page]:
     listed = partial(_address, "queues_archivedmessage_changelist")
     yield Page("archive, all that is kept", listed(within="all"))
-    message = _first(ArchivedMessage, payload__isnull=False)
+    message = _first(models.ArchivedMessage, payload__isnull=False)
     if message is not None:
         yield Page("archive, of a queue", listed(within="24", queue=message.queue_id))
         yield Page("archive, download", _address("queues_archivedmessage_payload", message.pk))
-        copy = {"action": BulkAction.COPY, "scope": "selected", "ids": message.pk, "state": "finished"}
+        copy = {"action": models.BulkAction.COPY, "scope": "selected", "ids": message.pk, "state": "finished"}
         yield Page("archive, copy", _address("queues_message_operate", **copy))
         publish = {"from": message.pk, "finished": "1"}
         yield Page("archive, publish again", _address("queues_message_publish", **publish))
 
 
 def _figures() -> Iterator[Page]:
-    queue = _first(Queue, kind="queue")
+    queue = _first(models.Queue, kind="queue")
     for span in ("hour", "day", "month"):
         yield Page(f"history, last {span}", _address("queues_queuesample_changelist", span=span))
         if queue is not None:
@@ -196,7 +184,7 @@ def _figures() -> Iterator[Page]:
 
 
 def _audit() -> Iterator[Page]:
-    if chain := _first(AuditChain):
+    if chain := _first(models.AuditChain):
         for words, asked in {
             "": {}, ", id": {"q": "id:message:1"}, ", from": {"q": "from:alice"}, ", to": {"q": "to:bob"},
             ", event": {"event": "deliver"},
@@ -206,24 +194,24 @@ def _audit() -> Iterator[Page]:
 
 def _etl() -> Iterator[Page]:
     yield Page("ETL, start", _address("queues_etlrun_start"))
-    if run := _first(EtlRun):
+    if run := _first(models.EtlRun):
         yield Page("ETL, progress", _address("queues_etlrun_progress", run.pk))
 
 
 def _access() -> Iterator[Page]:
-    if key := _first(ApiKey):
+    if key := _first(models.ApiKey):
         yield Page("API key, rotate", _address("queues_apikey_rotate", key.pk))
 
 
 def _connections() -> Iterator[Page]:
     for order in ("unsettled", "latest", "oldest"):
         yield Page(f"connections, {order}", _address("queues_connection_changelist", order=order))
-    if connection := _first(Connection):
+    if connection := _first(models.Connection):
         yield Page("connection, disconnect", _address("queues_connection_disconnect", connection.pk))
 
 
 def _peers() -> Iterator[Page]:
-    if peer := _first(Mailbox):
+    if peer := _first(models.Mailbox):
         for act in ("disconnect", "free_name"):
             yield Page(f"peer, {act}", _address(f"queues_mailbox_{act}", peer.pk))
 

@@ -1,7 +1,5 @@
 """Errors that end a soak before its verdict."""
 
-from __future__ import annotations
-
 from queues.etl.errors import EtlError
 
 

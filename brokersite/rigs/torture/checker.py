@@ -78,12 +78,7 @@ class QueueCheck:
     """The checks of one queue."""
 
     def __init__(
-        self,
-        history: RunHistory,
-        store: Store,
-        rules: QueueRules,
-        publishes: dict[MessageId, Publish],
-        in_flight: int,
+        self, history: RunHistory, store: Store, rules: QueueRules, publishes: dict[MessageId, Publish], in_flight: int
     ) -> None:
         self.rules = rules
         self.history = history
@@ -251,8 +246,7 @@ class QueueCheck:
             self._named("settled twice", [id for id, count in times.items() if count > 1]),
             self._named("settled and in the store", [s.first_id for s in self.stored if s.first_id in times]),
             self._named(
-                "finished without an acknowledgement",
-                [row.first_id for row in self.archive if not row.acknowledged],
+                "finished without an acknowledgement", [row.first_id for row in self.archive if not row.acknowledged]
             ),
             self._wrong_archive_size(settled),
         ]

@@ -158,9 +158,7 @@ class SubscriptionConsumer(LoadClient):
                 client.ack(*(m for m, delivery in zip(messages, got, strict=True) if delivery.acked))
 
     def _forgets(self, message: MessageId) -> bool:
-        if not self._forgetful:
-            return False
-        return message.sequence % 1000 == 11 or self.random.random() < 0.01
+        return self._forgetful and (message.sequence % 1000 == 11 or self.random.random() < 0.01)
 
 
 def is_poison(message: MessageId) -> bool:

@@ -91,7 +91,7 @@ class Lines:
             "connections": [None if client is None else connection_id(node, client.number) for client in clients],
             "names": ["" if client is None else client.title for client in clients],
         }  # fmt: skip
-        rows = await (await connection.execute(statement("join_lines"), parameters)).fetchall()
+        rows = await connection.rows("join_lines", parameters)
         for place, number in rows:
             queue, consumer = coming[place - 1]
             if queue.line is None or not queue.line.arrive(consumer, number):
@@ -100,8 +100,7 @@ class Lines:
             self._changes.look()
 
     async def _look(self, connection: Connection) -> None:
-        cursor = await connection.execute(statement("active_consumers"), {"node": self._node.id})
-        active: dict[int, int] = dict(await cursor.fetchall())
+        active: dict[int, int] = dict(await connection.rows("active_consumers", {"node": self._node.id}))
         for queue in self._queues:
             if queue.awaits_turn:
                 queue.obey_line(active.get(queue.id))

@@ -37,18 +37,14 @@ async def register(connection: Connection, options: EngineOptions) -> tuple[int,
         row = await (await connection.execute("select nextval('queues_node_id_seq')::int")).fetchone()
         assert row is not None
         await connection.execute("select pg_advisory_lock(%s, %s)", (LOCK_CLASS, row[0]))
-        cursor = await connection.execute(
-            statement("register_node"),
-            {"id": row[0], "name": options.name, "host": options.host, "pid": options.pid},
-        )
-        [(node, first)] = await cursor.fetchall()
+        parameters = {"id": row[0], "name": options.name, "host": options.host, "pid": options.pid}
+        [(node, first)] = await connection.rows("register_node", parameters)
     return node, first
 
 
 async def end_silent(connection: Connection) -> int:
     """End the connections that hold the locks of nodes that have been silent for too long; returns how many."""
-    cursor = await connection.execute(statement("end_silent"), {"lock_class": LOCK_CLASS, "silence": SILENCE})
-    return len(await cursor.fetchall())
+    return len(await connection.rows("end_silent", {"lock_class": LOCK_CLASS, "silence": SILENCE}))
 
 
 class Liveness:

@@ -26,7 +26,7 @@ from queues.engine.message import ROWS_PER_STATEMENT, Counts
 from queues.engine.node import SLOTS, LocalNode
 from queues.engine.options import EngineOptions
 from queues.engine.rowwise import Rows, Rowwise
-from queues.engine.statements import array, statement
+from queues.engine.statements import array
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Maintenance:
                 sealed = now()
             self._next_look = math.inf
             parameters = {"since": since, "skip": self._due.parameters["skip"]}
-            [(left, mark)] = await (await connection.execute(statement("next_due"), parameters)).fetchall()
+            [(left, mark)] = await connection.rows("next_due", parameters)
             rows = await self._promote(connection, since) if left is not None and left <= 0 else []
             if not rows:
                 looked, since = _next_look(looked, mark, ALL_DUE)
@@ -198,7 +198,7 @@ class Maintenance:
     async def _pace_turns(self, connection: Connection) -> None:
         """Shorten turns while much is stored: tables that stay in the server's memory cost it fewer writes."""
         async with self._turn:
-            [(size,)] = await (await connection.execute(statement("slot_bytes"), {"slots": SLOTS})).fetchall()
+            [(size,)] = await connection.rows("slot_bytes", {"slots": SLOTS})
         if size > LARGE and not self._hastened:
             self.node.take_turns(min(self.options.turn, SHORT_TURN))
             self._hastened = True
@@ -240,7 +240,7 @@ class Maintenance:
         """Run one of the named statements over all units but those that fail."""
 
         async def run(which: dict[str, Any]) -> Rows:
-            return await (await connection.execute(statement(name), parameters | which)).fetchall()
+            return await connection.rows(name, parameters | which)
 
         return await units.run(connection, run, **parameters)
 
@@ -293,14 +293,14 @@ class Maintenance:
 async def _at_once(connection: Connection, name: str, **parameters: Any) -> Rows:
     """Run a statement that locks tables: without a transaction of this process's, which could keep them locked while
     others have their turn here."""
-    return await (await connection.execute(statement(name), parameters, prepare=False)).fetchall()
+    return await connection.rows(name, parameters, prepare=False)
 
 
 async def _scan(connection: Connection, name: str, parameters: dict[str, Any]) -> Rows:
     """Run a statement that finds its rows without an index."""
     async with connection.transaction():
         await connection.execute("set local enable_seqscan = on")
-        return await (await connection.execute(statement(name), parameters, prepare=False)).fetchall()
+        return await connection.rows(name, parameters, prepare=False)
 
 
 def _next_look(looked: float, mark: str, every: float) -> tuple[float, str]:

@@ -56,8 +56,7 @@ class Reaper:
 
 async def dead_nodes(connection: Connection) -> list[int]:
     """Nodes whose lock is free."""
-    cursor = await connection.execute(statement("dead_nodes"), {"lock_class": LOCK_CLASS})
-    return [row[0] for row in await cursor.fetchall()]
+    return [row[0] for row in await connection.rows("dead_nodes", {"lock_class": LOCK_CLASS})]
 
 
 async def settle_predecessors(
@@ -136,7 +135,7 @@ async def leave(connection: Connection, node: int, health: Health, drained: bool
     """Forget this node, and return the leases that it has not handed back; its lock goes with its connection. A
     node that is `drained` skips the search when the counts say that nothing is leased at all."""
     async with connection.transaction():
-        [(leased,)] = await (await connection.execute(statement("any_leased"))).fetchall()
+        [(leased,)] = await connection.rows("any_leased")
         await _forget(connection, node, health, ALL if leased or not drained else None, ALL)
 
 
@@ -148,11 +147,9 @@ async def _await_transactions(connection: Connection, node: int) -> None:
 async def _unpack(connection: Connection, node: int, which: dict[str, Any], news: Announcer) -> int:
     """Return a node's segments, `which` of them: whole ones, and of those that are settled in part the open messages as
     rows of their own. Returns how many segments are locked and left."""
-    cursor = await connection.execute(statement("release_segments"), {"node": node} | which, prepare=False)
-    for queue, low in await cursor.fetchall():
+    for queue, low in await connection.rows("release_segments", {"node": node} | which, prepare=False):
         news.ready(queue, low)
-    cursor = await connection.execute(statement("unpack_node"), {"node": node} | which, prepare=False)
-    [(locked,)] = await cursor.fetchall()
+    [(locked,)] = await connection.rows("unpack_node", {"node": node} | which, prepare=False)
     return int(locked)
 
 
@@ -167,8 +164,7 @@ async def _forget(
     if which is not None:
         await connection.execute("set local enable_seqscan = on")
         left = packed_left = await _unpack(connection, node, packed, news)
-        cursor = await connection.execute(statement("reap_leases"), {"node": node} | which, prepare=False)
-        for queue, low, dead, locked in await cursor.fetchall():
+        for queue, low, dead, locked in await connection.rows("reap_leases", {"node": node} | which, prepare=False):
             left = packed_left + locked
             if queue is not None:
                 news.dead(queue) if dead else news.ready(queue, low)

@@ -115,7 +115,7 @@ class Tidying:
             "lows": array(buffer.backlog.watermark.value for buffer in buffers),
             "highs": array(high for _, _, high in looks),
         }  # fmt: skip
-        rows = await (await connection.execute(statement("look_below"), parameters)).fetchall()
+        rows = await connection.rows("look_below", parameters)
         found = {queue for _, queue, ready in rows if ready}
         for buffer, news, high in looks:
             if buffer.backlog.news != news:
@@ -130,7 +130,7 @@ class Tidying:
         async def look(some: list[LocalQueue]) -> None:
             parameters = {"queues": array(buffer.id for buffer in some)}
             name = "unseen" if len(some) <= MANY else "unseen_of_many"
-            for (queue,) in await (await connection.execute(statement(name), parameters)).fetchall():
+            for (queue,) in await connection.rows(name, parameters):
                 if (buffer := self._local_queues.queues.get(queue)) is not None:  # it may have been removed meanwhile
                     buffer.more_in_store(FIRST)
 

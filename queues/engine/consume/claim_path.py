@@ -122,14 +122,8 @@ TABLE: Final[Mapping[State, _Row]] = MappingProxyType(
             Event.CLAIMED_ALL: (Action.NOTHING, State.NEARLY_DONE),
             Event.CLAIM_FAILED: (Action.NOTHING, State.BEHIND),
         },
-        State.NEARLY_DONE: {
-            **_at_rest(behind=State.NEARLY_DONE),
-            Event.WRITER_IDLE: (Action.NOTHING, State.BEHIND),
-        },
-        State.CAUGHT_UP: {
-            **_at_rest(behind=State.BEHIND),
-            Event.STORING_BEGUN: (Action.NOTHING, State.STORING),
-        },
+        State.NEARLY_DONE: {**_at_rest(behind=State.NEARLY_DONE), Event.WRITER_IDLE: (Action.NOTHING, State.BEHIND)},
+        State.CAUGHT_UP: {**_at_rest(behind=State.BEHIND), Event.STORING_BEGUN: (Action.NOTHING, State.STORING)},
         State.STORING: {
             **_under_way(State.STORING, behind=State.STORING_BEHIND),
             Event.STORED: (Action.NOTHING, State.CAUGHT_UP),

@@ -18,13 +18,7 @@ from operator import itemgetter
 
 from queues.engine.consume.dispatch import Push, PushRun
 from queues.engine.consume.memory import OVERHEAD, Memory, weight
-from queues.engine.consume.message_runs import (
-    MessageRun,
-    PrefetchedMessages,
-    SharedPayloads,
-    Unacked,
-    UnackedMessages,
-)
+from queues.engine.consume.message_runs import MessageRun, PrefetchedMessages, SharedPayloads, Unacked, UnackedMessages
 from queues.engine.message import POSITION, Detail, Message
 
 #: Bytes of a message before the first claim: that claim takes few messages, in case they are large.

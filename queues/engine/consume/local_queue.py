@@ -278,9 +278,7 @@ class LocalQueue:
         self.enter(consumer)
         return consumer is self.line.active
 
-    def leave(
-        self, consumer: object, *, finish: bool = False, count: bool = True, keep_tags: bool = False
-    ) -> None:
+    def leave(self, consumer: object, *, finish: bool = False, count: bool = True, keep_tags: bool = False) -> None:
         """A consumer takes nothing more: another one is active once nothing of what it had is under way. It may
         `finish` that, or it goes back in place; with `count` that was an attempt, with `keep_tags` it may still be
         acknowledged. A no-op unless it stands in line, or had the last turn."""

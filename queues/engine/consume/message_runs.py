@@ -18,6 +18,7 @@ from itertools import islice, repeat
 
 from queues.engine.consume.memory import OVERHEAD, Memory
 from queues.engine.message import Detail, Message
+from queues.engine.settle.recipients import consecutive
 
 #: A delivered message: id, attempts that failed before, time of delivery (monotonic), detail.
 Unacked = tuple[int, int, float, Detail | None]
@@ -285,7 +286,7 @@ class UnackedMessages(Mapping[int, Unacked]):
             n = self._find(tag)
             if n is not None and self._starts[n] == tag:
                 run = self._runs[n]
-                count = _consecutive(tags, at, len(run.tags))
+                count = consecutive(tags, at, len(run.tags))
                 ids += run.first_ids(count)
                 times += [run.time] * count
                 self._shorten(n, count)
@@ -328,13 +329,3 @@ class UnackedMessages(Mapping[int, Unacked]):
         else:
             run.shorten(count)
             self._starts[n] = run.tags.start
-
-
-def _consecutive(tags: Sequence[int], at: int, most: int) -> int:
-    """How many tags from this place on, `most` at most, are consecutive."""
-    most, first = min(most, len(tags) - at), tags[at]
-    if isinstance(tags, range):
-        return most
-    if tags[at + most - 1] == first + most - 1 and [*tags[at : at + most]] == [*range(first, first + most)]:
-        return most
-    return next((n for n in range(1, most) if tags[at + n] != first + n), most)

@@ -18,9 +18,7 @@ class Letters:
 
     __slots__ = ("bodies", "keys", "mailbox", "recipients", "size")
 
-    def __init__(
-        self, mailbox: Mailbox, keys: list[str], recipients: list[str | None], bodies: list[bytes]
-    ) -> None:
+    def __init__(self, mailbox: Mailbox, keys: list[str], recipients: list[str | None], bodies: list[bytes]) -> None:
         self.mailbox = mailbox
         self.keys = keys
         self.recipients = recipients

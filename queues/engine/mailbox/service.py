@@ -41,7 +41,7 @@ from queues.engine.policies import Policies
 from queues.engine.rate_limit import RateLimiter
 from queues.engine.rowwise import set_oldest_aside
 from queues.engine.settle.writer import GROWTH, SettlementWriter
-from queues.engine.statements import array, statement
+from queues.engine.statements import array
 
 #: One transaction's items and bytes, and the connections whose letters it stores: locks are not without end.
 MOST_ITEMS = 4000
@@ -220,8 +220,7 @@ class MailboxService:
             time = now()
             due = [mailbox.queue for mailbox in self._by_name.values() if mailbox.is_due(time)]
             for start in range(0, len(due), 1000):
-                cursor = await connection.execute(statement("unseen"), {"queues": array(due[start : start + 1000])})
-                for (queue,) in await cursor.fetchall():
+                for (queue,) in await connection.rows("unseen", {"queues": array(due[start : start + 1000])}):
                     self.more_in_store(queue, FIRST)
 
     # What connections send.

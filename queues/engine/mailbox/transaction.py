@@ -329,8 +329,7 @@ class Exchange:
     async def _find(self, connection: Connection, mailbox: Mailbox, keys: list[str]) -> dict[str, int]:
         """The ids of letters that are not out on this connection, but are in the store."""
         parameters = {"queue": None if self.relaxed else mailbox.queue, "keys": keys}
-        cursor = await connection.execute(statement("find_letters"), parameters)
-        return {key: id for id, key in await cursor.fetchall()}
+        return {key: id for id, key in await connection.rows("find_letters", parameters)}
 
     # To queues and topics.
 
@@ -341,8 +340,7 @@ class Exchange:
             "senders": array(forward.mailbox.queue for forward in self.forwards),
             "connections": array(forward.mailbox.connection for forward in self.forwards),
         }
-        cursor = await connection.execute(statement("see_letters"), parameters)
-        fresh = {bytes(id).decode() for (id,) in await cursor.fetchall()}
+        fresh = {bytes(id).decode() for (id,) in await connection.rows("see_letters", parameters)}
         groups: dict[Destination, list[Forward]] = {}
         for forward in self.forwards:
             if forward.key in fresh:

@@ -53,8 +53,8 @@ class KeyNames:
         """Read the names of these keys; a deleted key has an empty name."""
         unknown = {key for key in keys if key not in self._names}
         if unknown:
-            cursor = await connection.execute(statement("key_names"), {"ids": array(unknown)})
-            self._names |= dict.fromkeys(unknown, "") | dict(await cursor.fetchall())
+            rows = await connection.rows("key_names", {"ids": array(unknown)})
+            self._names |= dict.fromkeys(unknown, "") | dict(rows)
 
     def forget(self) -> None:
         """The store has another past: a key may be another one."""
@@ -211,9 +211,7 @@ class AuditedQueue(Lane):
         parts = ((range(one + low, one + high + 1), key) for one, low, high, key in found if one not in missing)
         self._add(SettlementKind.ACKNOWLEDGE, parts)
 
-    def _add(
-        self, kind: SettlementKind, parts: Iterable[tuple[Sequence[int], int | None]], target: str = ""
-    ) -> None:
+    def _add(self, kind: SettlementKind, parts: Iterable[tuple[Sequence[int], int | None]], target: str = "") -> None:
         """Add rows for messages by their ids as published and the API keys of their consumers."""
         queue, add = str(self.name), self._record.add_messages
         for consumer, some in groupby(parts, itemgetter(1)):

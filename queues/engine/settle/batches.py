@@ -183,9 +183,7 @@ class Settlements:
         self.errors.append(failure.error)
         self.refusals.append(failure.refuse)
 
-    def add_ids(
-        self, ids: Sequence[int], tags: Iterable[int | None] = (), attempts: Sequence[int] = ()
-    ) -> None:
+    def add_ids(self, ids: Sequence[int], tags: Iterable[int | None] = (), attempts: Sequence[int] = ()) -> None:
         """Purge messages, or hand them back with tags to keep, and with `attempts` if that has become more."""
         if attempts or self.attempts:
             self.attempts += [None] * (len(self.ids) - len(self.attempts))
@@ -265,9 +263,7 @@ class Settlements:
 
     def part(self, at: Collection[int]) -> Settlements:
         """The settlements in these places of the columns."""
-        columns: dict[str, Any] = {
-            name: [column[n] for n in at] for name in COLUMNS if (column := getattr(self, name))
-        }
+        columns: dict[str, Any] = {name: [column[n] for n in at] for name in COLUMNS if (column := getattr(self, name))}
         return replace(self, runs=[], deliveries=[], **columns)
 
     def only(self, ids: Collection[int]) -> Settlements:

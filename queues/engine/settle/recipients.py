@@ -47,7 +47,7 @@ class Recipients:
                 at += 1
                 continue
             run, key = self._runs[n]
-            count = _consecutive(ids, at, run.stop - id)
+            count = consecutive(ids, at, run.stop - id)
             self._remove(n, range(id, id + count))
             keys += [key] * count
             at += count
@@ -77,9 +77,11 @@ class Recipients:
                 self._insert(n, rest, key)
 
 
-def _consecutive(ids: Sequence[int], at: int, most: int) -> int:
+def consecutive(ids: Sequence[int], at: int, most: int) -> int:
     """How many ids from this place on are consecutive, `most` at most."""
-    most = min(most, len(ids) - at)
+    most, first = min(most, len(ids) - at), ids[at]
     if isinstance(ids, range) and ids.step == 1:
         return most
-    return next((n for n in range(1, most) if ids[at + n] != ids[at] + n), most)
+    if ids[at + most - 1] == first + most - 1 and [*ids[at : at + most]] == [*range(first, first + most)]:
+        return most
+    return next((n for n in range(1, most) if ids[at + n] != first + n), most)

@@ -443,9 +443,7 @@ class SettlementWriter:
         write = partial(self._unpack_segments, connection)
         return await carry_out(deque([firsts]), write, halves, stay, connection)
 
-    async def _settle_segments(
-        self, connection: Connection, lane: Lane, given: Part, effects: PartEffects
-    ) -> Part:
+    async def _settle_segments(self, connection: Connection, lane: Lane, given: Part, effects: PartEffects) -> Part:
         """Settle the messages that are in segments; returns the settlements of the others, unless the lane has no
         transactions: then these are written here, and all in one."""
         segments = self.segments
@@ -516,14 +514,13 @@ class SettlementWriter:
             "ids": array(id for one in late for id in one.ids),
             "delivered": time_array([time for one in late for time in one.delivered], self.clock.offset),
         }
-        rows = await (await connection.execute(statement("lock_late"), parameters)).fetchall()
+        rows = await connection.rows("lock_late", parameters)
         return {id for id, locked in rows if locked}, {id for id, locked in rows if not locked}
 
     async def _return(self, connection: Connection, lane: Lane, returned: Part, effects: PartEffects) -> None:
         for one in returned:
             parameters = one.return_parameters(self.node.id, lane.recording)
-            cursor = await connection.execute(statement("return"), parameters)
-            for queue, low, dead, ids, first_ids, drops in await cursor.fetchall():
+            for queue, low, dead, ids, first_ids, drops in await connection.rows("return", parameters):
                 if low is not None:
                     effects.ready.append((queue, low))
                     if drops:  # while consumers had them, there may have been none that could be dropped

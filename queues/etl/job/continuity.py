@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from queues.etl.job.database import JobConnection, Moment
@@ -72,8 +72,3 @@ def _gap(last: ExportState, moment: Moment, archive_days: int) -> str:
         f"The last run was {gap.days} days ago, and the archive is kept for {archive_days}: what was finished in "
         "between may have been dropped before it was read. Run it more often."
     )
-
-
-def compare_with_output(beginning: Beginning) -> Beginning:
-    """The same, for an output that has files of which there is no record."""
-    return replace(beginning, again=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from queues.etl.job import compaction, reading, schema
 from queues.etl.job.config import Config
-from queues.etl.job.continuity import Beginning, begin, compare_with_output
+from queues.etl.job.continuity import Beginning, begin
 from queues.etl.job.database import Chain, JobConnection
 from queues.etl.job.files import Files
 from queues.etl.job.layout import AUDIT, LIVE, MESSAGES
@@ -65,7 +66,7 @@ class Export:
             self.progress.warn(beginning.warning)
         if self.last is None and self.files.names(MESSAGES):
             self.progress.warn("The output has files but no record of runs; what it has already is left out.")
-            return compare_with_output(beginning)
+            return replace(beginning, again=True)
         return beginning
 
     def _queues(self) -> dict[int, str]:
@@ -88,7 +89,7 @@ class Export:
         """The rows that the output does not have."""
         if not self.files.names(table):
             return rows
-        known = self.spark.read.schema(schema.struct(columns)).parquet(self.files.url(table))
+        known = self.spark.read.schema(schema.ddl(columns)).parquet(self.files.url(table))
         return rows.join(known.select(*identity), identity, "left_anti")
 
     def _audit(self, chains: Sequence[Chain], another: bool) -> Written:

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
 
 from queues.etl.job import schema, times
 from queues.etl.job.layout import LIVE, MESSAGES
@@ -43,15 +42,19 @@ def dead_letter_hours(spark: SparkSession, files: Files, first: datetime) -> set
     """Hours, as ISO 8601, in which live dead letters died, from that of `first` on."""
     if not files.names(LIVE):
         return set()
-    rows = spark.read.schema(schema.struct(schema.LIVE)).parquet(files.url(LIVE))
+    rows = _live(spark, files)
     hour = times.whole(f.col("dead_at"), times.HOUR).alias("hour")
     hours = rows.where(f.col("dead_at") >= f.lit(first)).select(hour).distinct().collect()
     return {datetime.fromtimestamp(row["hour"] * 3600, UTC).isoformat() for row in hours}
 
 
-def _nothing(spark: SparkSession, columns: StructType) -> DataFrame:
+def _live(spark: SparkSession, files: Files) -> DataFrame:
+    return spark.read.schema(schema.ddl(schema.LIVE)).parquet(files.url(LIVE))
+
+
+def _nothing(spark: SparkSession, columns: Sequence[schema.Column]) -> DataFrame:
     """No rows, made without a Python process."""
-    return spark.range(0).select(*(f.lit(None).cast(column.dataType).alias(column.name) for column in columns))
+    return spark.range(0).select(*(f.lit(None).cast(kind).alias(name) for name, kind, _ in columns))
 
 
 def _finished(spark: SparkSession, files: Files, hours: Sequence[datetime]) -> DataFrame:
@@ -59,9 +62,8 @@ def _finished(spark: SparkSession, files: Files, hours: Sequence[datetime]) -> D
     days = sorted({f"{hour:%Y-%m-%d}" for hour in hours})
     names = set(files.names(MESSAGES))
     paths = [files.url(f"{MESSAGES}/dt={day}") for day in days if f"dt={day}" in names]
-    wanted = schema.struct(schema.MESSAGES)
-    reader = spark.read.schema(wanted).option("basePath", files.url(MESSAGES))
-    rows = reader.parquet(*paths) if paths else _nothing(spark, wanted)
+    reader = spark.read.schema(schema.ddl(schema.MESSAGES)).option("basePath", files.url(MESSAGES))
+    rows = reader.parquet(*paths) if paths else _nothing(spark, schema.MESSAGES)
     rows = rows.withColumns({"hour": times.hour(f.col("finished_at")), "queue": _queue("queue_name", "queue_id")})
     return rows.where(f.col("hour").isin(list(hours)))
 
@@ -75,9 +77,7 @@ def _dead(spark: SparkSession, files: Files, finished: DataFrame, hours: Sequenc
     header = f.from_json("headers", "`dead-letter` struct<queue string, error string, at timestamp>")["dead-letter"]
     told = finished.select("id", header.alias("told")).where("told.at is not null")
     past = told.select("id", f.col("told.queue").alias("queue"), f.col("told.error").alias("reason"), "told.at")
-    wanted = schema.struct(schema.LIVE)
-    there = bool(files.names(LIVE))
-    rows = spark.read.schema(wanted).parquet(files.url(LIVE)) if there else _nothing(spark, wanted)
+    rows = _live(spark, files) if files.names(LIVE) else _nothing(spark, schema.LIVE)
     now = rows.where("dead_at is not null").select(
         "id", f.col("dead_queue").alias("queue"), f.col("dead_reason").alias("reason"), f.col("dead_at").alias("at")
     )

@@ -62,12 +62,11 @@ class Command(SubcommandCommand):
 
 
 def _values(one: Connection) -> dict[str, Any]:
-    return {
+    shown = {
         "id": str(one), "protocol": one.protocol, "address": one.address, "name": one.name,
         "key": None if one.key is None else one.key.name, "node": str(one.node), "connected_at": one.connected_at,
-        "messages_in": one.messages_in, "messages_out": one.messages_out, "in_rate": one.in_rate,
-        "out_rate": one.out_rate, "unacked": one.unacked, "held_bytes": one.held_bytes,
     }  # fmt: skip
+    return shown | {name: getattr(one, name) for name in ("messages_in", "messages_out", *FIGURES)}
 
 
 def _other_values(one: connections.OtherConnection) -> dict[str, Any]:

@@ -78,13 +78,10 @@ class Command(SubcommandCommand):
 
     def do_enable(self, options: dict[str, Any]) -> None:
         job = operations.get_periodic(options["name"])
-        set_enabled(job, True)
-        self.say(f"{job.name} is enabled, next run {_when(job)}")
+        set_enabled(job, options["do"] == "enable")
+        self.say(f"{job.name} is enabled, next run {_when(job)}" if job.enabled else f"{job.name} is disabled")
 
-    def do_disable(self, options: dict[str, Any]) -> None:
-        job = operations.get_periodic(options["name"])
-        set_enabled(job, False)
-        self.say(f"{job.name} is disabled")
+    do_disable = do_enable
 
 
 def _add_add(add: CommandParser) -> None:

@@ -21,12 +21,7 @@ from queues.operations import queues as queue_operations
 from queues.operations.audit_log import record, recorded, shell_operator
 from queues.operations.route_traffic import read_dead_letter_traffic
 
-STATES = {
-    "ready": State.READY,
-    "delayed": State.DELAYED,
-    "dead": State.DEAD,
-    "leased": State.LEASED,
-}
+STATES = {"ready": State.READY, "delayed": State.DELAYED, "dead": State.DEAD, "leased": State.LEASED}
 #: Options of `create`: option, field, type, what it means.
 OPTIONS = (
     ("--ack-timeout", "ack_timeout", seconds, "SECONDS", "time for a consumer to acknowledge; 0: no limit"),
@@ -116,16 +111,13 @@ class Command(SubcommandCommand):
             self.say("\n".join(f"{name.replace('_', ' '):<{width}}{_text(value)}" for name, value in values.items()))
 
     def do_pause(self, options: dict[str, Any]) -> None:
+        name, paused = options["name"], options["do"] == "pause"
         with transaction.atomic():
-            queue_operations.pause_queue(options["name"])
-            record(shell_operator(), "pause", f"queue:{options['name']}")
-        self.say(f"{options['name']} is paused")
+            queue_operations.set_paused(name, paused)
+            record(shell_operator(), options["do"], f"queue:{name}")
+        self.say(f"{name} {'is paused' if paused else 'delivers'}")
 
-    def do_resume(self, options: dict[str, Any]) -> None:
-        with transaction.atomic():
-            queue_operations.resume_queue(options["name"])
-            record(shell_operator(), "resume", f"queue:{options['name']}")
-        self.say(f"{options['name']} delivers")
+    do_resume = do_pause
 
     def do_purge(self, options: dict[str, Any]) -> None:
         queue = message_operations.get_queue(options["name"])

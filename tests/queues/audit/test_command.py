@@ -109,7 +109,7 @@ def test_verify_goes_on_with_the_other_chains_when_it_fails_at_one(
             connection.execute("select 1 / 0")
         return read_blocks(connection, chain, low, size)
 
-    monkeypatch.setattr("queues.audit.verify.read_blocks", block)
+    monkeypatch.setattr("queues.audit.reading.read_blocks", block)
     outcome = shell("audit", "verify")
     assert outcome.status == 1
     assert f"operators: not read to its end: {error}" in outcome.out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from queues.audit import verify as verify_module
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append
 from queues.audit.diagnosis import FindingKind
@@ -49,7 +48,7 @@ def test_an_altered_time_is_found(
 def test_an_altered_time_is_found_where_a_block_ends(
     monkeypatch: pytest.MonkeyPatch, anchored: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
-    monkeypatch.setattr(verify_module, "BLOCK", 5)
+    monkeypatch.setattr("queues.audit.reading.BLOCK", 5)
     assert check().ok
     intruder.run("update queues_audit set at = at + interval '1 hour' where seq = 14")
     finding = check().finding

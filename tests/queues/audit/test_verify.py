@@ -69,7 +69,7 @@ def finish(work: Generator[VerificationProgress, None, Verification]) -> tuple[l
 
 
 def test_a_chain_of_several_blocks_is_right(monkeypatch: pytest.MonkeyPatch, ten: list[AuditEvent]) -> None:
-    monkeypatch.setattr(verify_module, "BLOCK", 5)
+    monkeypatch.setattr("queues.audit.reading.BLOCK", 5)
     steps, outcome = finish(verifying(CHAIN))
     assert steps == [(0, 10), (5, 10), (10, 10)]
     assert (outcome.ok, outcome.rows) == (True, 10)
@@ -87,7 +87,7 @@ def test_the_next_block_is_asked_for_before_one_is_checked(
         return execute(self, query, parameters, **options)
 
     monkeypatch.setattr(psycopg.Connection, "execute", note)
-    monkeypatch.setattr(verify_module, "BLOCK", 5)
+    monkeypatch.setattr("queues.audit.reading.BLOCK", 5)
     checked: list[list[int]] = []
 
     def check_and_note(before: str, events: bytes, stored: bytes) -> bytes:
@@ -102,7 +102,7 @@ def test_the_next_block_is_asked_for_before_one_is_checked(
 def test_rows_appended_during_a_verification_are_no_finding(
     monkeypatch: pytest.MonkeyPatch, ten: list[AuditEvent]
 ) -> None:
-    monkeypatch.setattr(verify_module, "BLOCK", 3)
+    monkeypatch.setattr("queues.audit.reading.BLOCK", 3)
     work = verifying(CHAIN)
     next(work)
     append(CHAIN, letters(5, first=10))
@@ -117,7 +117,7 @@ def test_events_in_the_journal_are_verified_too(ten: list[AuditEvent], check: Ve
 
 
 def test_a_verification_that_is_stopped_leaves_nothing(monkeypatch: pytest.MonkeyPatch, ten: list[AuditEvent]) -> None:
-    monkeypatch.setattr(verify_module, "BLOCK", 3)
+    monkeypatch.setattr("queues.audit.reading.BLOCK", 3)
     with connection.cursor() as cursor:
         others = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
         work = verifying(CHAIN)
@@ -186,7 +186,7 @@ def test_a_hash_of_another_length_is_found(
     seq: int,
     hash: str,
 ) -> None:
-    monkeypatch.setattr(verify_module, "BLOCK", block)
+    monkeypatch.setattr("queues.audit.reading.BLOCK", block)
     intruder.run(f"update queues_audit set hash = {hash} where seq = %s", seq)
     assert found(check()) == (FindingKind.ALTERED, seq)
 
@@ -222,7 +222,7 @@ def test_an_altered_row_is_not_taken_for_a_swapped_one_because_an_equal_event_fo
 def test_a_row_that_was_altered_in_a_later_block_is_found(
     monkeypatch: pytest.MonkeyPatch, ten: list[AuditEvent], check: Verify, intruder: Intruder
 ) -> None:
-    monkeypatch.setattr(verify_module, "BLOCK", 4)
+    monkeypatch.setattr("queues.audit.reading.BLOCK", 4)
     intruder.run("update queues_audit set sender = 'mallory' where seq = 8")
     assert found(check()) == (FindingKind.ALTERED, 8)
 
@@ -239,7 +239,7 @@ def test_rows_taken_out_are_found(
     words: str,
     block: int,
 ) -> None:
-    monkeypatch.setattr(verify_module, "BLOCK", block)
+    monkeypatch.setattr("queues.audit.reading.BLOCK", block)
     intruder.run("delete from queues_audit where seq between %s and %s", first, last)
     outcome = check()
     assert found(outcome) == (FindingKind.MISSING, first)

@@ -176,7 +176,7 @@ def test_a_run_tells_of_a_chain_that_it_cannot_read_and_verifies_the_others(
             raise IndexError("unforeseen")
         return read_blocks(connection, chain, low, size)
 
-    monkeypatch.setattr("queues.audit.verify.read_blocks", blocks)
+    monkeypatch.setattr("queues.audit.reading.read_blocks", blocks)
     outcomes = verdict.verify_chains([])
     assert outcomes[0] == Unread("operators", "unforeseen")
     assert [one.ok for one in outcomes[1:] if isinstance(one, Verification)] == [True, True]

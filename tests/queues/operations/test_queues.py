@@ -107,20 +107,16 @@ def test_a_policy_that_cannot_be_is_refused_by_the_name_of_its_field(
 
 def test_pause_and_resume_do_as_they_say_and_may_be_repeated() -> None:
     make_queue()
-    for act, paused in [
-        (queue_operations.pause_queue, True),
-        (queue_operations.pause_queue, True),
-        (queue_operations.resume_queue, False),
-    ]:
-        act("orders")
+    for paused, changes in [(True, True), (True, False), (False, True)]:
+        assert queue_operations.set_paused("orders", paused) is changes
         assert Queue.objects.get().paused is paused
 
 
 @pytest.mark.parametrize(
     "act",
     [
-        queue_operations.pause_queue,
-        queue_operations.resume_queue,
+        lambda name: queue_operations.set_paused(name, True),
+        lambda name: queue_operations.set_paused(name, False),
         queue_operations.delete_queue,
         message_operations.purge,
         message_operations.put_back,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -49,45 +50,31 @@ class BenchSubscriber(BenchConsumer, Protocol):
         """The socket's, to wait for many."""
 
 
-class BrokerDriver(Protocol):
-    """A broker, its protocol, a queue of the run's own, and the size of messages."""
+@dataclass(frozen=True, kw_only=True)
+class RunDriver(ABC):
+    """A broker, its protocol, a queue of the run's own, the size of messages, and how many a consumer may have."""
 
-    @property
-    def run(self) -> int:
-        """The number of the measurement, by which its messages are known."""
+    #: The number of the measurement, by which its messages are known.
+    run: int = field(default_factory=lambda: 1 + secrets.randbelow((1 << 15) - 1))
+    size: int
+    prefetch: int
+    #: Whether producers hear that a message is durable; else `confirmed` says what was sent.
+    confirms: ClassVar[bool] = True
+    #: Whether a consumer gets a producer's messages in order.
+    ordered: ClassVar[bool] = True
 
-    @property
-    def confirms(self) -> bool:
-        """Whether producers hear that a message is durable; else `confirmed` says what was sent."""
-
-    @property
-    def ordered(self) -> bool:
-        """Whether a consumer gets a producer's messages in order."""
-
+    @abstractmethod
     def producer(self, index: int) -> BenchProducer:
         """A connection that publishes as producer `index`. Raises BenchError."""
 
+    @abstractmethod
     def consumer(self, index: int) -> BenchConsumer:
         """A connection that consumes as consumer `index`. Raises BenchError."""
 
 
-def _new_run() -> int:
-    return 1 + secrets.randbelow((1 << 15) - 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunDriver:
-    """What every driver knows: a number of its own, the size of messages, and how many a consumer may have."""
-
-    run: int = field(default_factory=_new_run)
-    size: int
-    prefetch: int
-    confirms: ClassVar[bool] = True
-    ordered: ClassVar[bool] = True
-
-
-class FanoutDriver(BrokerDriver, Protocol):
+class FanoutDriver(RunDriver):
     """A broker that gives each consumer every message."""
 
+    @abstractmethod
     def consumer(self, index: int) -> BenchSubscriber:
         """A connection that consumes as subscriber `index`. Raises BenchError."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from brokersite.rigs.bench.columns import Records, read_column
-from brokersite.rigs.bench.drivers import RunDriver
+from brokersite.rigs.bench.drivers import FanoutDriver
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.stream import Login, Stream
 
@@ -40,7 +40,7 @@ def long(data: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class Amqp(RunDriver):
+class Amqp(FanoutDriver):
     """Quorum queues; with an exchange each of them gets every message, and consumer i reads queue i."""
 
     login: Login

@@ -8,29 +8,16 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from brokersite.rigs.bench.columns import WIDTH, Records, read_column, write_column
-from brokersite.rigs.bench.drivers import RunDriver
+from brokersite.rigs.bench.drivers import FanoutDriver
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.stream import Endpoint, Stream
-from wire.blipmq.codec import (
-    ACK,
-    AUTH,
-    HEADER,
-    HEADER_SIZE,
-    HELLO,
-    NACK,
-    PING,
-    POLL,
-    PONG,
-    PUBLISH,
-    SUBSCRIBE,
-    UNKNOWN_DELIVERY,
-)
+from wire.blipmq import codec
 
 #: POLLs in a burst, at least.
 _FEWEST: Final = 4
 #: Seconds to the next burst after one that brought nothing.
 _PAUSE: Final = 0.0002
-_PONG_SIZE: Final = HEADER_SIZE
+_PONG_SIZE: Final = codec.HEADER_SIZE
 #: The error of a connection that fails after others.
 _LIMITS: Final = (
     "Others of this run are open. A process of the broker takes BROKER_MAX_CONNECTIONS (10,000) in all,"
@@ -38,16 +25,16 @@ _LIMITS: Final = (
     " and as many as it may have file descriptors (`ulimit -n`): start it with more of these than there are consumers"
     " and producers."
 )
-_ACK_SIZE: Final = HEADER_SIZE + 8
+_ACK_SIZE: Final = codec.HEADER_SIZE + 8
 
 
 def frame(kind: int, correlation: int, payload: bytes = b"") -> bytes:
     """A whole frame."""
-    return HEADER.pack(9 + len(payload), kind, correlation) + payload
+    return codec.HEADER.pack(9 + len(payload), kind, correlation) + payload
 
 
 @dataclass(frozen=True)
-class BlipMQ(RunDriver):
+class BlipMQ(FanoutDriver):
     """A topic and its subscriptions; consumer i polls subscription i modulo their number."""
 
     endpoint: Endpoint
@@ -70,7 +57,7 @@ class BlipMQ(RunDriver):
     def message(self) -> bytes:
         """A PUBLISH, which is also what a delivery looks like but for the correlation id."""
         topic = self.topic.encode()
-        return frame(PUBLISH, 1, struct.pack(">BH", 1, len(topic)) + topic + bytes(8) + b"x" * (self.size - 8))
+        return frame(codec.PUBLISH, 1, struct.pack(">BH", 1, len(topic)) + topic + bytes(8) + b"x" * (self.size - 8))
 
 
 class BlipConnection(Stream):
@@ -80,8 +67,8 @@ class BlipConnection(Stream):
         super().__init__(driver.endpoint)
         key = driver.key.encode()
         try:
-            self.call(HELLO, b"\0\1")
-            self.call(AUTH, struct.pack(">H", len(key)) + key)
+            self.call(codec.HELLO, b"\0\1")
+            self.call(codec.AUTH, struct.pack(">H", len(key)) + key)
         except BenchError:
             self.close()
             raise
@@ -91,8 +78,8 @@ class BlipConnection(Stream):
         while len(self.rest) < 4 or len(self.rest) < 4 + int.from_bytes(self.rest[:4]):
             self.read()
         data = self.take(4 + int.from_bytes(self.rest[:4]))
-        kind, payload = data[4], data[HEADER_SIZE:]
-        if kind == NACK:
+        kind, payload = data[4], data[codec.HEADER_SIZE:]
+        if kind == codec.NACK:
             raise self._refusal(payload)
         return kind, payload
 
@@ -109,7 +96,7 @@ class BlipConnection(Stream):
     def subscribe(self, topic: str) -> int:
         """A new subscription, QoS 1."""
         name = topic.encode()
-        return int.from_bytes(self.call(SUBSCRIBE, struct.pack(">H", len(name)) + name + b"\1"))
+        return int.from_bytes(self.call(codec.SUBSCRIBE, struct.pack(">H", len(name)) + name + b"\1"))
 
 
 class BlipProducer(BlipConnection):
@@ -119,7 +106,7 @@ class BlipProducer(BlipConnection):
         super().__init__(driver)
         message = driver.message
         self._records = Records(message, len(message) - driver.size, driver.run, index)
-        self._ping = frame(PING, 2)
+        self._ping = frame(codec.PING, 2)
         self._bursts: list[int] = []
         self._pongs = 0
 
@@ -130,7 +117,7 @@ class BlipProducer(BlipConnection):
     def confirmed(self, wait: float) -> int:
         self.read_within(wait)
         while len(self.rest) >= _PONG_SIZE:
-            self._pongs += self.next_frame()[0] == PONG
+            self._pongs += self.next_frame()[0] == codec.PONG
         return self._bursts[self._pongs - 1] if self._pongs else 0
 
 
@@ -157,7 +144,7 @@ class BlipConsumer(BlipConnection):
         self._size = driver.size
         self._stride = len(driver.message)
         number = subscription.to_bytes(8)
-        self._poll, self._ping = frame(POLL, 3, number), frame(PING, 4)
+        self._poll, self._ping = frame(codec.POLL, 3, number), frame(codec.PING, 4)
         self._number = {place: byte for place, byte in enumerate(number) if byte}
         self._acks = b""
         self._burst = _FEWEST
@@ -181,9 +168,9 @@ class BlipConsumer(BlipConnection):
         self.read()
         burst = _seen.get(len(self.rest))
         if burst is None or burst.data != self.rest:
-            if self.rest[4 :: self._stride].rstrip(bytes((PONG,))).strip(bytes((PUBLISH,))):
+            if self.rest[4 :: self._stride].rstrip(bytes((codec.PONG,))).strip(bytes((codec.PUBLISH,))):
                 self._leave_out_refusals()
-            if len(self.rest) % self._stride != _PONG_SIZE or self.rest[-9] != PONG:
+            if len(self.rest) % self._stride != _PONG_SIZE or self.rest[-9] != codec.PONG:
                 return None
             if len(_seen) >= _MOST_SEEN:
                 _seen.clear()
@@ -196,7 +183,7 @@ class BlipConsumer(BlipConnection):
         count, stride = len(data) // self._stride, self._stride
         if not count:
             return _Burst(data, b"", b"")
-        acks = bytearray(frame(ACK, 0, bytes(8)) * count)
+        acks = bytearray(frame(codec.ACK, 0, bytes(8)) * count)
         write_column(acks, 5, _ACK_SIZE, read_column(data, 5, stride, count))
         return _Burst(data, bytes(read_column(data, stride - self._size, stride, count)), bytes(acks))
 
@@ -204,7 +191,7 @@ class BlipConsumer(BlipConnection):
         """The ACKs of a burst, with this subscription."""
         acks = bytearray(burst.acks)
         for place, byte in self._number.items():
-            acks[HEADER_SIZE + place :: _ACK_SIZE] = bytes((byte,)) * (len(acks) // _ACK_SIZE)
+            acks[codec.HEADER_SIZE + place :: _ACK_SIZE] = bytes((byte,)) * (len(acks) // _ACK_SIZE)
         return bytes(acks)
 
     def settle(self) -> None:
@@ -220,11 +207,12 @@ class BlipConsumer(BlipConnection):
         rest, at = self.rest, 0
         while len(rest) > at + 4:
             size = 4 + int.from_bytes(rest[at : at + 4])
-            if rest[at + 4] == NACK and len(rest) >= at + size:
-                if int.from_bytes(rest[at + HEADER_SIZE : at + HEADER_SIZE + 2]) != UNKNOWN_DELIVERY.code:
-                    raise self._refusal(rest[at + HEADER_SIZE : at + size])
+            if rest[at + 4] == codec.NACK and len(rest) >= at + size:
+                payload = rest[at + codec.HEADER_SIZE : at + size]
+                if int.from_bytes(payload[:2]) != codec.UNKNOWN_DELIVERY.code:
+                    raise self._refusal(payload)
                 del rest[at : at + size]
-            elif rest[at + 4] in (NACK, PONG) or (rest[at + 4] == PUBLISH and size == self._stride):
+            elif rest[at + 4] in (codec.NACK, codec.PONG) or (rest[at + 4] == codec.PUBLISH and size == self._stride):
                 at += size
             else:
                 kind = rest[at + 4]

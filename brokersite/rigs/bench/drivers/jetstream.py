@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from brokersite.rigs.bench.columns import Records
-from brokersite.rigs.bench.drivers import RunDriver
+from brokersite.rigs.bench.drivers import FanoutDriver
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.stream import Login, Stream
 
@@ -17,7 +17,7 @@ _GROUP: Final = "consumers"
 
 
 @dataclass(frozen=True)
-class JetStream(RunDriver):
+class JetStream(FanoutDriver):
     """A stream on a subject of its name; `copies` consumers, each of which gets every message."""
 
     login: Login
@@ -123,9 +123,7 @@ class NatsConsumer(NatsConnection):
 
     def __init__(self, driver: JetStream, copy: int) -> None:
         super().__init__(driver.login)
-        self._message = re.compile(
-            rb"MSG \S+ \S+ (\S+) \d+\r\n(.{8}).{%d}\r\n" % (driver.size - 8), re.DOTALL
-        )
+        self._message = re.compile(rb"MSG \S+ \S+ (\S+) \d+\r\n(.{8}).{%d}\r\n" % (driver.size - 8), re.DOTALL)
         self.send(f"SUB to.{driver.stream}.{copy} {_GROUP} 1\r\nPING\r\n".encode())
         self.until_pong()
 

@@ -19,22 +19,7 @@ from functools import partial
 from typing import Any
 
 from queues.engine.clock import now
-from queues.engine.cluster.notifications.formats import (
-    CHANNEL,
-    Dead,
-    Gone,
-    Instructed,
-    Malformed,
-    Notification,
-    Ready,
-    RemoteAck,
-    Sendable,
-    SendableInstruction,
-    Transient,
-    parse,
-    parse_instruction,
-    recipient,
-)
+from queues.engine.cluster.notifications import formats
 from queues.engine.database import Connection
 from queues.engine.health import Health
 from queues.engine.isolation import carry_out, halves
@@ -67,7 +52,7 @@ class Announcer:
         self._ready: dict[int, int] = {}
         self._unsure: dict[int, int] = {}
         self._dead: set[int] = set()
-        self._other: list[Sendable] = []
+        self._other: list[formats.Sendable] = []
         self._waiting = 0
         self._wake = asyncio.Event()
         self._asked = asyncio.Event()
@@ -89,17 +74,17 @@ class Announcer:
 
     def forward_transient(self, queue: int, node: int, body: bytes) -> bool:
         """Pass a QoS 0 message on to a node that serves its queue; False when too much waits."""
-        return self.say(Transient(queue, node, body))
+        return self.say(formats.Transient(queue, node, body))
 
     def forward_acks(self, queue: int, tags: tuple[int, ...], consumer: int | None) -> None:
         """Pass on acknowledgements of deliveries that another node may have made."""
-        self.say(RemoteAck(queue, tags, consumer))
+        self.say(formats.RemoteAck(queue, tags, consumer))
 
     def gone(self, node: int) -> None:
         """A node has ended."""
-        self.say(Gone(node))
+        self.say(formats.Gone(node))
 
-    def say(self, notification: Sendable) -> bool:
+    def say(self, notification: formats.Sendable) -> bool:
         """Send one notification to every node, this one included. False, and nothing is sent, when too much waits."""
         size = _size(notification)
         if self._waiting + size > MOST_WAITING:
@@ -130,8 +115,7 @@ class Announcer:
     async def _ask_some(self, connection: Connection, node: int, unsure: dict[int, int]) -> None:
         try:
             parameters = {"queues": array(unsure), "node": node}
-            cursor = await connection.execute(statement("served_elsewhere"), parameters)
-            served = await cursor.fetchall()
+            served = await connection.rows("served_elsewhere", parameters)
         except BaseException:
             self._asked.set()  # to be asked again
             raise
@@ -156,42 +140,42 @@ class Announcer:
         if refused is not None:
             raise refused
 
-    def _take(self) -> list[Sendable]:
+    def _take(self) -> list[formats.Sendable]:
         """All that waits."""
         notifications, self._other = self._other, []
         self._waiting = 0
         if self._ready:
-            notifications.append(Ready(self._ready))
+            notifications.append(formats.Ready(self._ready))
             self._ready = {}
         if self._dead:
-            notifications.append(Dead(tuple(sorted(self._dead))))
+            notifications.append(formats.Dead(tuple(sorted(self._dead))))
             self._dead = set()
         return notifications
 
-    def _not_sent(self, notifications: list[Sendable], error: Exception) -> None:
+    def _not_sent(self, notifications: list[formats.Sendable], error: Exception) -> None:
         self._health.isolate("notification", error, kind=type(notifications[0]).__name__)
 
 
-async def _send(connection: Connection, notifications: list[Sendable]) -> None:
+async def _send(connection: Connection, notifications: list[formats.Sendable]) -> None:
     texts: list[str] = []
     nodes: list[int | None] = []
     for notification in notifications:
-        if isinstance(notification, SendableInstruction):
+        if isinstance(notification, formats.SendableInstruction):
             told = list(notification.texts())
             texts += told
-            nodes += [recipient(notification)] * len(told)
+            nodes += [formats.recipient(notification)] * len(told)
         else:
             for text in notification.texts():
-                await connection.execute("select pg_notify(%s, %s)", (CHANNEL, text))
+                await connection.execute("select pg_notify(%s, %s)", (formats.CHANNEL, text))
     if texts:
         await connection.execute(statement("instruct"), {"texts": texts, "nodes": nodes})
 
 
-def _size(notification: Sendable) -> int:
+def _size(notification: formats.Sendable) -> int:
     match notification:
-        case Transient(body=body):
+        case formats.Transient(body=body):
             return len(body) + 64
-        case RemoteAck(tags=tags):
+        case formats.RemoteAck(tags=tags):
             return 16 * len(tags) + 64
         case _:
             return 64
@@ -202,7 +186,7 @@ class NotificationReader:
     fails, costs nothing but itself and is counted."""
 
     def __init__(self, handlers: Mapping[type, Handler], counts: Counts) -> None:
-        self._handlers: dict[type, Handler] = {Instructed: self._instructed, **handlers}
+        self._handlers: dict[type, Handler] = {formats.Instructed: self._instructed, **handlers}
         self._counts = counts
         self._quiet_until = 0.0
         #: The lowest id of instructions that are to be read.
@@ -231,23 +215,23 @@ class NotificationReader:
         taken = TAKEN_AT_ONCE
         while taken == TAKEN_AT_ONCE:
             parameters = {"node": node, "first": first, "limit": TAKEN_AT_ONCE}
-            rows = await (await connection.execute(statement("take_instructions"), parameters)).fetchall()
+            rows = await connection.rows("take_instructions", parameters)
             for _, text in sorted(rows):
-                self._obey(text, parse_instruction)
+                self._obey(text, formats.parse_instruction)
             taken = len(rows)
 
-    def _instructed(self, told: Instructed) -> None:
+    def _instructed(self, told: formats.Instructed) -> None:
         self._first = told.first if self._first is None else min(told.first, self._first)
         self._told.set()
 
     def hear(self, text: str) -> None:
         """Obey one notification."""
-        self._obey(text, parse)
+        self._obey(text, formats.parse)
 
-    def _obey(self, text: str, read: Callable[[str], Notification]) -> None:
+    def _obey(self, text: str, read: Callable[[str], formats.Notification]) -> None:
         try:
             notification = read(text)
-        except Malformed as error:
+        except formats.Malformed as error:
             self._counts.notifications_ignored += 1
             self._complain("a notification was ignored, %s: %.200r", error, text)
             return

@@ -12,21 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from queues.engine.clients import Clients
 from queues.engine.cluster.lines import Lines
+from queues.engine.cluster.notifications import formats
 from queues.engine.cluster.notifications.channel import Handler
-from queues.engine.cluster.notifications.formats import (
-    ActiveChanged,
-    Changed,
-    Dead,
-    Disconnected,
-    Gone,
-    InterestChange,
-    MailboxLost,
-    Purge,
-    Ready,
-    RemoteAck,
-    Transient,
-    Watched,
-)
 from queues.engine.consume.low_watermark import FIRST
 from queues.engine.consume.registry import LocalQueues
 from queues.engine.consume.subscriptions import Subscriptions
@@ -93,33 +80,33 @@ class Handlers:
         self._lines = lines
         self._on_periodic_change = on_periodic_change
         self.by_type: dict[type, Handler] = {
-            Ready: self._ready,
-            Dead: self._dead,
-            Changed: self._table_changed,
-            InterestChange: self._interest,
-            Gone: self._gone,
-            ActiveChanged: lambda _: self._lines.look(),
-            Watched: lambda _: self._clients.watch(),
-            Transient: self._transient,
-            RemoteAck: self._acks,
-            Purge: self._purge,
-            Disconnected: self._disconnected,
-            MailboxLost: self._mailbox_lost,
+            formats.Ready: self._ready,
+            formats.Dead: self._dead,
+            formats.Changed: self._table_changed,
+            formats.InterestChange: self._interest,
+            formats.Gone: self._gone,
+            formats.ActiveChanged: lambda _: self._lines.look(),
+            formats.Watched: lambda _: self._clients.watch(),
+            formats.Transient: self._transient,
+            formats.RemoteAck: self._acks,
+            formats.Purge: self._purge,
+            formats.Disconnected: self._disconnected,
+            formats.MailboxLost: self._mailbox_lost,
         }
 
-    def _ready(self, news: Ready) -> None:
+    def _ready(self, news: formats.Ready) -> None:
         for queue, first_id in news.queues.items():
             if (local := self._local_queues.queues.get(queue)) is not None:
                 local.more_in_store(first_id)
             else:
                 self._mailboxes.more_in_store(queue, first_id)
 
-    def _dead(self, news: Dead) -> None:
+    def _dead(self, news: formats.Dead) -> None:
         for queue in news.queues:
             if (local := self._local_queues.dead_letters.get(queue)) is not None:
                 local.more_in_store(FIRST)
 
-    def _table_changed(self, changed: Changed) -> None:
+    def _table_changed(self, changed: formats.Changed) -> None:
         if changed.table == "queue":
             self._reader.read([changed.id])
         elif changed.table == "key":
@@ -130,35 +117,35 @@ class Handlers:
             for call in self._on_periodic_change:
                 call()
 
-    def _interest(self, interest: InterestChange) -> None:
+    def _interest(self, interest: formats.InterestChange) -> None:
         if interest.node != self._node.id:
             self._reader.read(interest.queues)
 
-    def _gone(self, gone: Gone) -> None:
+    def _gone(self, gone: formats.Gone) -> None:
         self._reader.read([queue for queue, nodes in self._policies.served_by.items() if gone.node in nodes])
 
-    def _transient(self, message: Transient) -> None:
+    def _transient(self, message: formats.Transient) -> None:
         if message.node == self._node.id:
             self._subscriptions.take_forwarded(message.queue, message.body)
 
-    def _acks(self, ack: RemoteAck) -> None:
+    def _acks(self, ack: formats.RemoteAck) -> None:
         """Acknowledgements came to another node, of deliveries that this one may have made."""
         if (local := self._local_queues.queues.get(ack.queue)) is not None:
             for tag in ack.tags:
                 local.ack(tag, ack.consumer)
 
-    def _mailbox_lost(self, lost: MailboxLost) -> None:
+    def _mailbox_lost(self, lost: formats.MailboxLost) -> None:
         """Another connection has a mailbox, or none. This node knows its own takes already, or will in a moment."""
         if lost.node != self._node.id:
             self._mailboxes.lose(lost.queue, lost.connection, evicted=lost.node is None)
 
-    def _disconnected(self, disconnected: Disconnected) -> None:
+    def _disconnected(self, disconnected: formats.Disconnected) -> None:
         """An operator ended client connections; their numbers are those of one life of one node."""
         if disconnected.node == self._node.id:
             for number in disconnected.connections:
                 self._clients.disconnect(number)
 
-    def _purge(self, purge: Purge) -> None:
+    def _purge(self, purge: formats.Purge) -> None:
         """An operator purged the queue: messages that were in memory then and are not delivered go too."""
         if (local := self._local_queues.queues.get(purge.queue)) is not None:
             local.purge(purge.high, purge.by)

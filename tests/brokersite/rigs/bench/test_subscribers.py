@@ -7,12 +7,14 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from brokersite.rigs.bench import subscribers
 from brokersite.rigs.bench.columns import WIDTH, numbers, verify
+from brokersite.rigs.bench.drivers import FanoutDriver
 from brokersite.rigs.bench.drivers.blipmq import BlipMQ
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.processes import LoadProgress
@@ -60,19 +62,21 @@ class FakeSubscriber:
         self._theirs.close()
 
 
-class FakeDriver:
-    """Subscriber `n` is given `available[n]`."""
-
-    run, confirms, ordered = RUN, True, True
-
-    def __init__(self, *available: list[bytes]) -> None:
-        self.subscribers = [FakeSubscriber(some) for some in available]
+@dataclass(frozen=True)
+class FakeDriver(FanoutDriver):
+    subscribers: list[FakeSubscriber]
 
     def producer(self, index: int) -> Any:
         raise NotImplementedError
 
     def consumer(self, index: int) -> FakeSubscriber:
         return self.subscribers[index]
+
+
+def driver_of(*available: list[bytes]) -> FakeDriver:
+    """Subscriber `n` is given `available[n]`."""
+    subscribers = [FakeSubscriber(some) for some in available]
+    return FakeDriver(run=RUN, size=WIDTH, prefetch=COUNT, subscribers=subscribers)
 
 
 def each(*places: int) -> list[bytes]:
@@ -107,7 +111,7 @@ def received(driver: FakeDriver, count: int = COUNT) -> Subscribed:
 
 
 def test_each_subscriber_receives_every_message_and_columns_are_kept_of_none() -> None:
-    driver = FakeDriver(*(each(*range(COUNT)) for _ in range(5)))
+    driver = driver_of(*(each(*range(COUNT)) for _ in range(5)))
     assert received(driver).columns == []
 
 
@@ -122,7 +126,7 @@ def test_each_subscriber_receives_every_message_and_columns_are_kept_of_none() -
     ids=["twice", "out of order", "lost", "foreign"],
 )
 def test_what_a_subscriber_should_not_receive_is_counted(places: list[int], fault: dict[str, int]) -> None:
-    driver = FakeDriver(each(*range(COUNT)), each(*places))
+    driver = driver_of(each(*range(COUNT)), each(*places))
     [column] = received(driver).columns
     assert len(column) == WIDTH * len(places)
     found = verify(RUN, [COUNT], [column])._asdict()
@@ -130,7 +134,7 @@ def test_what_a_subscriber_should_not_receive_is_counted(places: list[int], faul
 
 
 def test_a_broker_that_delivers_no_more_ends_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = FakeDriver(each(*range(60)))
+    driver = driver_of(each(*range(60)))
     [subscriber] = driver.subscribers
     subscriber.on_nothing = lambda: monkeypatch.setattr(subscribers, "PATIENCE", 0.0)
     with publishing(COUNT) as progress, pytest.raises(BenchError) as raised:

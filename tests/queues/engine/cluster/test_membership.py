@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from queues.engine import Destination, DetailedMessage, Engine, PushRun
+from queues.engine import Destination, DetailedMessage, Engine, PushRun, driver
 from queues.engine.cluster import membership as nodes
 from queues.engine.cluster import reaper
 from queues.engine.cluster.reaper import settle_predecessors
@@ -696,7 +696,7 @@ async def test_a_clean_stop_does_not_read_the_whole_table_for_leases(
         run.append(name)
         return statement(name)
 
-    monkeypatch.setattr(reaper, "statement", noted)
+    monkeypatch.setattr(driver, "statement", noted)
     for leased in (0, 1):
         engine = await make_engine()
         await Producer(engine).publish("orders", b"1")

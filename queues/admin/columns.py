@@ -1,0 +1,34 @@
+"""Columns of lists and lines of pages that show one expression of a row, and the forms that many of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from django.contrib import admin
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from queues.times import relative
+
+
+def column(description: str, shown: Callable[[Any], object], **display: Any) -> Any:
+    """A column, or a line of a page, that shows `shown` of the row; `display` is for `django.contrib.admin.display`."""
+    return admin.display(description=description, **display)(lambda model_admin, row: shown(row))
+
+
+def anchor(address: str | None, text: object) -> SafeString:
+    """The text as a link; as mere text without an address."""
+    return format_html('<a href="{}">{}</a>', address, text) if address else format_html("{}", text)
+
+
+def moment(at: datetime | None) -> str:
+    """A time, and how long ago it is."""
+    return "-" if at is None else f"{at:%Y-%m-%d %H:%M:%S}, {relative(at, timezone.now())}"
+
+
+def short_hash(hash_hex: str) -> SafeString:
+    """The first digits of a hash, with all of them as its title."""
+    return format_html('<code title="{}">{}…</code>', hash_hex, hash_hex[:12])
