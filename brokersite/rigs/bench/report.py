@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -131,7 +132,8 @@ class Rounds:
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:
-    digits = 3 if max(values) < 100 else 0
+    """Rounded to four digits of the largest, or to whole numbers, but never to nothing."""
+    digits = max(0, 3 - math.floor(math.log10(max(values) or 1)))
     median, lowest, highest = statistics.median(values), min(values), max(values)
     return {"median": round(median, digits), "lowest": round(lowest, digits), "highest": round(highest, digits)}
 
