@@ -103,7 +103,8 @@ class Runner:
         self._sender: Sender | None = None
         self._irc: IrcConnection | None = None
         if options.irc is not None:
-            from hydra.irc.connection import IrcConnection, IrcHandlers  # the extra `irc`
+            from hydra.irc.attempt import IrcHandlers
+            from hydra.irc.connection import IrcConnection
 
             self._irc = IrcConnection(
                 *options.irc,

@@ -17,7 +17,8 @@ from peers.backoff import Backoff
 from peers.client_core import ClientCore
 from peers.codec.envelope import MAX_FRAME
 from peers.connection import LINGER, check_url, close_of
-from peers.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, again
+from peers.errors import again
+from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout
 
 
 class AsyncConnection:

@@ -16,7 +16,8 @@ from peers.codec import frames, signing
 from peers.codec.envelope import Envelope, build, encode
 from peers.codec.frames import Deliver, Peers
 from peers.dedupe import Dedupe
-from peers.errors import ClientError, ProtocolViolation, Rejected, TakenOver, rejected
+from peers.errors import Rejected, TakenOver, rejected
+from wire.client.errors import ClientError, ProtocolViolation
 
 #: After so many envelopes or bytes the broker is asked to confirm them.
 CONFIRM_COUNT: Final = 256

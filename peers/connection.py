@@ -16,7 +16,8 @@ from websockets.uri import parse_uri
 from peers.backoff import Backoff
 from peers.client_core import ClientCore
 from peers.codec.envelope import MAX_FRAME
-from peers.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, again
+from peers.errors import again
+from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout
 
 #: Seconds a closing client waits for the broker to close too.
 LINGER: Final = 5.0

@@ -11,27 +11,7 @@ one (docs/protocols/peerbus.md, "Closes"):
 
 from typing import ClassVar
 
-from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout
-
-__all__ = [
-    "ClientError",
-    "ConnectionLost",
-    "InvalidEnvelope",
-    "InvalidToken",
-    "LineTooLong",
-    "MessageTooLarge",
-    "NameClaimed",
-    "NoAnswer",
-    "ProtocolViolation",
-    "Rejected",
-    "ReplyTimeout",
-    "TakenOver",
-    "UnsupportedVersion",
-    "UnusableName",
-    "WeakSecret",
-    "again",
-    "rejected",
-]
+from wire.client.errors import ClientError
 
 
 class InvalidEnvelope(ClientError, ValueError):

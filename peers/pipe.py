@@ -14,7 +14,8 @@ from websockets.sync.client import ClientConnection
 
 from peers.codec.lines import LineDecoder, line
 from peers.codec.parsing import MalformedJson, loads
-from peers.errors import ConnectionLost, LineTooLong
+from peers.errors import LineTooLong
+from wire.client.errors import ConnectionLost
 
 READ_SIZE: Final = 64 * 1024
 

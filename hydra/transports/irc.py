@@ -19,8 +19,9 @@ from typing import Final
 
 from irc.client import Event, NickMask  # type: ignore[import-untyped]
 
+from hydra.irc.attempt import IrcHandlers
 from hydra.irc.channels import fold
-from hydra.irc.connection import IrcConnection, IrcHandlers
+from hydra.irc.connection import IrcConnection
 from hydra.irc.events import event_text, is_refusal
 from hydra.irc.nicks import drawn_nick
 from hydra.irc.pieces import UNKNOWN, Piece, PieceKind, parse_piece, unescape

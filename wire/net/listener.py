@@ -20,17 +20,7 @@ from wire.net.address import HostPort, ip_address, is_allowed
 from wire.net.connection import Connection, Session
 from wire.net.limits import Closure, ConnectionLimits, ListenerOptions, ListenerStats, LogThrottle, Refusal
 from wire.net.siblings import Reservation, State
-from wire.net.sockets import ListenError, open_sockets
-
-__all__ = [
-    "Connection",
-    "ListenError",
-    "Listener",
-    "ListenerOptions",
-    "ListenerStats",
-    "Session",
-    "SessionFactory",
-]
+from wire.net.sockets import open_sockets
 
 SessionFactory = Callable[[Connection], Session]
 

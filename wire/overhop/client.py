@@ -28,7 +28,8 @@ from typing import Any, Final, Self, TypeVar
 from wire.overhop import requests
 from wire.overhop.client_async import AsyncClient
 from wire.overhop.client_core import Reply
-from wire.overhop.codec.decoder import MAX_ENVELOPE, Unencodable
+from wire.overhop.codec.decoder import MAX_ENVELOPE
+from wire.overhop.codec.encoder import Unencodable
 from wire.overhop.codec.names import DEFAULT_PORT
 from wire.overhop.connection import Connection
 from wire.overhop.errors import (

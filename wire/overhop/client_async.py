@@ -29,7 +29,8 @@ from wire.overhop.async_connection import AsyncConnection
 
 # sync: from wire.overhop.client_async import AsyncClient
 from wire.overhop.client_core import Reply
-from wire.overhop.codec.decoder import MAX_ENVELOPE, Unencodable
+from wire.overhop.codec.decoder import MAX_ENVELOPE
+from wire.overhop.codec.encoder import Unencodable
 from wire.overhop.codec.names import DEFAULT_PORT
 from wire.overhop.errors import (
     DuplicateQueue,

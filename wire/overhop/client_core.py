@@ -13,7 +13,8 @@ from typing import Any, Final, Generic, TypeVar
 from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout
 from wire.client.protocol import Steps
 from wire.overhop import requests
-from wire.overhop.codec.decoder import Decoder, OverhopEnvelope, encode
+from wire.overhop.codec.decoder import Decoder, OverhopEnvelope
+from wire.overhop.codec.encoder import encode
 from wire.overhop.codec.names import PUSH_RID, Type
 from wire.overhop.errors import MessageTooLarge, OverhopError, refusal
 from wire.overhop.requests import Quest, Request

@@ -29,7 +29,8 @@ from wire.overhop import requests
 from wire.overhop.async_connection import AsyncConnection
 from wire.overhop.blocking_calls import Threads
 from wire.overhop.client_core import Reply
-from wire.overhop.codec.decoder import MAX_ENVELOPE, Unencodable
+from wire.overhop.codec.decoder import MAX_ENVELOPE
+from wire.overhop.codec.encoder import Unencodable
 from wire.overhop.codec.names import Code, Type
 from wire.overhop.errors import MessageTooLarge, OverhopError
 from wire.overhop.job_context import AsyncHandler, AsyncJobContext, Handler, JobContext, Retry, outcome

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import hydra.transports.irc as transport
-from hydra.irc.connection import AttemptState
+from hydra.irc.attempt import AttemptState
 from hydra.irc.settings import IrcTimes
 from hydra.transports import dial, listen
 from hydra.transports.address import IrcAddress, parse_node_address

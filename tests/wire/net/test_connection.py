@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from tests.wire.serving import EVENT_LOOPS, Recorder, Server, client, is_turned_away, run_scenario, serving
-from wire.net.connection import LARGE_PART, WRITE, contained
+from wire.net.connection import LARGE_PART, WRITE, Connection, contained
 from wire.net.limits import Closure
-from wire.net.listener import Connection
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 

@@ -18,7 +18,7 @@ import pytest
 from tests.wire.serving import EVENT_LOOPS, Recorder, Server, client, is_turned_away, run_scenario, serving
 from wire.net.address import HostPort
 from wire.net.limits import Closure, ConnectionLimits, LogThrottle, Refusal
-from wire.net.listener import ListenError
+from wire.net.sockets import ListenError
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wire.overhop.codec.decoder import Type
+from wire.overhop.codec.names import Type
 from wire.overhop.machine import TABLE, Action, Conversation, Event, Limits, State
 
 EXPECTED = """

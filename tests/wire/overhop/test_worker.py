@@ -20,7 +20,7 @@ from tests.wire.net.test_tls import Authority
 from tests.wire.overhop.scripted import NOISE, SID, Broker, ClosedPort, Peer, jid
 from wire.client.errors import ProtocolViolation, TlsFailed
 from wire.overhop import worker as module
-from wire.overhop.codec.decoder import Type
+from wire.overhop.codec.names import Type
 from wire.overhop.errors import QueueNotFound, Unavailable
 from wire.overhop.worker import AsyncWorker, Retry, Worker
 

@@ -18,19 +18,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from msgpack import unpackb  # type: ignore[import-untyped]
 
-from wire.overhop.codec.encoder import (
-    ABSENT,
-    ENVELOPE_LIMIT,
-    RECORD_DEPTH,
-    Unencodable,
-    encode,
-    encode_packed,
-    encode_value,
-    enqueued,
-    err,
-    ok,
-    quest,
-)
+from wire.overhop.codec.encoder import RECORD_DEPTH
 from wire.overhop.codec.msgpack_check import (
     ELEMENTS_PER_SMALL_CONTAINER,
     MAX_DEPTH,
@@ -39,33 +27,7 @@ from wire.overhop.codec.msgpack_check import (
     check,
     is_plain,
 )
-from wire.overhop.codec.names import PROTOCOL_VERSION, PUSH_RID, Code, Type
-from wire.overhop.codec.timestamps import format_timestamp, parse_timestamp
-
-__all__ = [
-    "ABSENT",
-    "ENVELOPE_LIMIT",
-    "MAX_DEPTH",
-    "MAX_ELEMENTS",
-    "MAX_ENVELOPE",
-    "PUSH_RID",
-    "Code",
-    "CodecError",
-    "Decoder",
-    "OverhopEnvelope",
-    "Type",
-    "Unencodable",
-    "decode_value",
-    "encode",
-    "encode_packed",
-    "encode_value",
-    "enqueued",
-    "err",
-    "format_timestamp",
-    "ok",
-    "parse_timestamp",
-    "quest",
-]
+from wire.overhop.codec.names import PROTOCOL_VERSION
 
 #: Bytes a frame's length may claim, unless configured otherwise: `ENVELOPE_LIMIT` is the most that can be.
 MAX_ENVELOPE: Final = 8 * 1024 * 1024

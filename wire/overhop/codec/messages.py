@@ -42,38 +42,6 @@ from wire.overhop.codec.fields import (
 )
 from wire.overhop.codec.names import Code, Type
 
-__all__ = [
-    "DEFAULT_PAGE_SIZE",
-    "PARSERS",
-    "STATUSES",
-    "AddQueue",
-    "Credit",
-    "DomainError",
-    "Done",
-    "Enqueue",
-    "Fail",
-    "ListJobs",
-    "Log",
-    "ShapeError",
-    "Subscribe",
-    "add_queue",
-    "check",
-    "credit",
-    "done",
-    "enqueue",
-    "fail",
-    "goodbye",
-    "job_id",
-    "list_jobs",
-    "log",
-    "queue_name",
-    "split_job_id",
-    "subscribe",
-    "subscription_id",
-    "user_job_id",
-    "user_queue_name",
-]
-
 DEFAULT_PAGE_SIZE: Final = 15
 STATUSES: Final = ("new", "waiting", "delayed", "completed", "failed", "active")
 

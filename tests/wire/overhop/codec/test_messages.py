@@ -9,9 +9,16 @@ from hypothesis import strategies as st
 
 from tests.wire.overhop.strategies import PAYLOADS, VALUES
 from wire.overhop.codec import messages
-from wire.overhop.codec.decoder import Code, Type
-from wire.overhop.codec.fields import MAX_CREDITS, MAX_INTERVAL_MS, MAX_NAME, MAX_PAGE, MAX_TEXT
-from wire.overhop.codec.messages import DomainError, ShapeError
+from wire.overhop.codec.fields import (
+    MAX_CREDITS,
+    MAX_INTERVAL_MS,
+    MAX_NAME,
+    MAX_PAGE,
+    MAX_TEXT,
+    DomainError,
+    ShapeError,
+)
+from wire.overhop.codec.names import Code, Type
 
 SID = "8c7ac1b6-2a3c-4d5e-8f90-a1b2c3d4e5f6"
 JID = f"orders:{SID}"
