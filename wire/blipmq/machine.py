@@ -10,7 +10,6 @@ frame type itself, without a look-up for each frame; its tests compare it with t
 
 from collections.abc import Mapping
 from enum import Enum, auto
-from types import MappingProxyType
 from typing import Final
 
 from wire.blipmq.codec import (
@@ -80,33 +79,29 @@ def _before_auth(hello: Action | Reject, auth: Action | Reject) -> dict[int, Act
     return {HELLO: hello, AUTH: auth, **others}
 
 
-TABLE: Final[Mapping[State, Mapping[int, Action | Reject]]] = MappingProxyType(
-    {
-        State.AWAITING_HELLO: _before_auth(hello=Action.NEGOTIATE, auth=HELLO_NOT_PERFORMED),
-        State.AWAITING_AUTH: _before_auth(hello=HELLO_ALREADY_PERFORMED, auth=Action.AUTHENTICATE),
-        State.READY: {
-            HELLO: HELLO_ALREADY_PERFORMED,
-            AUTH: ALREADY_AUTHENTICATED,
-            PUBLISH: Action.PUBLISH,
-            SUBSCRIBE: Action.SUBSCRIBE,
-            ACK: Action.SETTLE,
-            NACK: Action.IGNORE,
-            PING: Action.PONG,
-            PONG: Action.IGNORE,
-            POLL: Action.POLL,
-        },
-    }
-)
+TABLE: Final[Mapping[State, Mapping[int, Action | Reject]]] = {
+    State.AWAITING_HELLO: _before_auth(hello=Action.NEGOTIATE, auth=HELLO_NOT_PERFORMED),
+    State.AWAITING_AUTH: _before_auth(hello=HELLO_ALREADY_PERFORMED, auth=Action.AUTHENTICATE),
+    State.READY: {
+        HELLO: HELLO_ALREADY_PERFORMED,
+        AUTH: ALREADY_AUTHENTICATED,
+        PUBLISH: Action.PUBLISH,
+        SUBSCRIBE: Action.SUBSCRIBE,
+        ACK: Action.SETTLE,
+        NACK: Action.IGNORE,
+        PING: Action.PONG,
+        PONG: Action.IGNORE,
+        POLL: Action.POLL,
+    },
+}
 
 
 #: The state after each success; no action belongs to it.
-PROGRESS: Final[Mapping[State, Mapping[Success, tuple[tuple[()], State]]]] = MappingProxyType(
-    {
-        State.AWAITING_HELLO: {Success.HELLO_ACCEPTED: ((), State.AWAITING_AUTH)},
-        State.AWAITING_AUTH: {Success.AUTHENTICATED: ((), State.READY)},
-        State.READY: {},
-    }
-)
+PROGRESS: Final[Mapping[State, Mapping[Success, tuple[tuple[()], State]]]] = {
+    State.AWAITING_HELLO: {Success.HELLO_ACCEPTED: ((), State.AWAITING_AUTH)},
+    State.AWAITING_AUTH: {Success.AUTHENTICATED: ((), State.READY)},
+    State.READY: {},
+}
 
 
 class Conversation:

@@ -11,7 +11,6 @@ in seconds of any clock that does not jump, and never asks for it.
 
 from collections.abc import Mapping
 from enum import Enum, auto
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from wire.overhop.codec.names import Type
@@ -72,51 +71,47 @@ class Action(Enum):
 _VIOLATION = (Action.VIOLATION, State.CLOSED)
 _CLOSED = (Action.IGNORE, State.CLOSED)
 
-TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = MappingProxyType(
-    {
-        State.CONNECTED: {
-            Event.HELLO: (Action.HI, State.HELLOED),
-            Event.REGISTER: _VIOLATION,
-            Event.REQUEST: _VIOLATION,
-            Event.WRONG: _VIOLATION,
-            Event.TOO_OLD: (Action.CLOSE, State.CLOSED),
-            Event.DISCONNECT: _CLOSED,
-        },
-        State.HELLOED: {
-            Event.HELLO: _VIOLATION,
-            Event.REGISTER: (Action.REGISTER, State.REGISTERED),
-            Event.REQUEST: _VIOLATION,
-            Event.WRONG: _VIOLATION,
-            Event.TOO_OLD: (Action.CHALLENGE, State.CHALLENGED),
-            Event.DISCONNECT: _CLOSED,
-        },
-        State.CHALLENGED: {
-            Event.HELLO: _VIOLATION,
-            Event.REGISTER: (Action.REGISTER, State.REGISTERED),
-            Event.LATE_REGISTER: (Action.REGISTER_TIMEOUT, State.CLOSED),
-            Event.REQUEST: _VIOLATION,
-            Event.WRONG: _VIOLATION,
-            Event.TOO_OLD: (Action.TIMEOUT, State.CLOSED),
-            Event.DISCONNECT: _CLOSED,
-        },
-        State.REGISTERED: {
-            Event.HELLO: _VIOLATION,
-            Event.REGISTER: _VIOLATION,
-            Event.REQUEST: (Action.SERVE, State.REGISTERED),
-            Event.WRONG: _VIOLATION,
-            Event.DISCONNECT: _CLOSED,
-        },
-        State.CLOSED: {},
-    }
-)
+TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = {
+    State.CONNECTED: {
+        Event.HELLO: (Action.HI, State.HELLOED),
+        Event.REGISTER: _VIOLATION,
+        Event.REQUEST: _VIOLATION,
+        Event.WRONG: _VIOLATION,
+        Event.TOO_OLD: (Action.CLOSE, State.CLOSED),
+        Event.DISCONNECT: _CLOSED,
+    },
+    State.HELLOED: {
+        Event.HELLO: _VIOLATION,
+        Event.REGISTER: (Action.REGISTER, State.REGISTERED),
+        Event.REQUEST: _VIOLATION,
+        Event.WRONG: _VIOLATION,
+        Event.TOO_OLD: (Action.CHALLENGE, State.CHALLENGED),
+        Event.DISCONNECT: _CLOSED,
+    },
+    State.CHALLENGED: {
+        Event.HELLO: _VIOLATION,
+        Event.REGISTER: (Action.REGISTER, State.REGISTERED),
+        Event.LATE_REGISTER: (Action.REGISTER_TIMEOUT, State.CLOSED),
+        Event.REQUEST: _VIOLATION,
+        Event.WRONG: _VIOLATION,
+        Event.TOO_OLD: (Action.TIMEOUT, State.CLOSED),
+        Event.DISCONNECT: _CLOSED,
+    },
+    State.REGISTERED: {
+        Event.HELLO: _VIOLATION,
+        Event.REGISTER: _VIOLATION,
+        Event.REQUEST: (Action.SERVE, State.REGISTERED),
+        Event.WRONG: _VIOLATION,
+        Event.DISCONNECT: _CLOSED,
+    },
+    State.CLOSED: {},
+}
 
-_EVENTS: Final[Mapping[int, Event]] = MappingProxyType(
-    {
-        **{int(kind): Event.REQUEST for kind in Type if kind < Type.OK},
-        int(Type.HELLO): Event.HELLO,
-        int(Type.REGISTER): Event.REGISTER,
-    }
-)
+_EVENTS: Final[Mapping[int, Event]] = {
+    **{int(kind): Event.REQUEST for kind in Type if kind < Type.OK},
+    int(Type.HELLO): Event.HELLO,
+    int(Type.REGISTER): Event.REGISTER,
+}
 
 
 class Limits(NamedTuple):

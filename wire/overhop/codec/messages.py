@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from wire.overhop.codec.fields import (
@@ -302,34 +301,32 @@ def goodbye(p: Payload) -> str | None:
     return kept_text(p, "reason") if "reason" in p else None
 
 
-PARSERS: Final[Mapping[int, Callable[[Payload], object]]] = MappingProxyType(
-    {
-        int(Type.HELLO): anything,
-        int(Type.REGISTER): empty,
-        int(Type.PING): empty,
-        int(Type.GQUEUE): queue_name,
-        int(Type.LQUEUES): empty,
-        int(Type.SUBSCRIBE): subscribe,
-        int(Type.UNSUBSCRIBE): subscription_id,
-        int(Type.CREDIT): credit,
-        int(Type.ADDQUEUE): add_queue,
-        int(Type.STATUS): empty,
-        int(Type.RMQUEUE): user_queue_name,
-        int(Type.PAUSE): user_queue_name,
-        int(Type.RESUME): user_queue_name,
-        int(Type.ENQUEUE): enqueue,
-        int(Type.JOB): user_job_id,
-        int(Type.RMJOB): user_job_id,
-        int(Type.LSJOB): list_jobs,
-        int(Type.QSTATS): user_queue_name,
-        int(Type.ACK): job_id,
-        int(Type.DONE): done,
-        int(Type.FAIL): fail,
-        int(Type.BEAT): job_id,
-        int(Type.GOODBYE): goodbye,
-        int(Type.LOG): log,
-    }
-)
+PARSERS: Final[Mapping[int, Callable[[Payload], object]]] = {
+    int(Type.HELLO): anything,
+    int(Type.REGISTER): empty,
+    int(Type.PING): empty,
+    int(Type.GQUEUE): queue_name,
+    int(Type.LQUEUES): empty,
+    int(Type.SUBSCRIBE): subscribe,
+    int(Type.UNSUBSCRIBE): subscription_id,
+    int(Type.CREDIT): credit,
+    int(Type.ADDQUEUE): add_queue,
+    int(Type.STATUS): empty,
+    int(Type.RMQUEUE): user_queue_name,
+    int(Type.PAUSE): user_queue_name,
+    int(Type.RESUME): user_queue_name,
+    int(Type.ENQUEUE): enqueue,
+    int(Type.JOB): user_job_id,
+    int(Type.RMJOB): user_job_id,
+    int(Type.LSJOB): list_jobs,
+    int(Type.QSTATS): user_queue_name,
+    int(Type.ACK): job_id,
+    int(Type.DONE): done,
+    int(Type.FAIL): fail,
+    int(Type.BEAT): job_id,
+    int(Type.GOODBYE): goodbye,
+    int(Type.LOG): log,
+}
 
 
 def check(t: int, p: Payload) -> None:
