@@ -26,8 +26,8 @@ from wire.blipmq.codec import (
     MIN_LENGTH,
     POLL,
     PUBLISH,
+    BlipMQReader,
     Frame,
-    FrameReader,
 )
 
 _pack_header, _read_header = HEADER.pack, HEADER.unpack_from
@@ -93,7 +93,7 @@ class Run:
         self.bodies += bodies
 
 
-class RunDecoder(FrameReader[Run]):
+class RunDecoder(BlipMQReader[Run]):
     """A server's decoder: frames that go together come as one `Run`."""
 
     __slots__ = ()

@@ -104,7 +104,7 @@ class ClientCore:
         for message in self._decoder.feed(data):
             self._take(message)
         if self._decoder.error is not None:
-            raise ProtocolViolation(str(self._decoder.error))
+            raise ProtocolViolation(self._decoder.error)
 
     def now(self) -> datetime:
         """Return the time by the broker's clock, as far as it is known."""

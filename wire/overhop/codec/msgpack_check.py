@@ -9,13 +9,15 @@ Most small messages need no such walk: `is_plain` sees that from their bytes alo
 
 from typing import Final
 
+from wire.framing import StreamError
+
 #: Containers inside each other in one frame, the envelope being the first.
 MAX_DEPTH: Final = 64
 #: Values and keys in one frame, every container counting as one besides what it holds.
 MAX_ELEMENTS: Final = 250_000
 
 
-class CodecError(ValueError):
+class CodecError(StreamError):
     """The bytes are not Overhop: close the connection without an answer (section "Errors", first tier)."""
 
 

@@ -18,7 +18,7 @@ from typing import Final
 from msgpack import Packer, packb, unpackb  # type: ignore[import-untyped]
 
 from wire.overhop.codec.columns import AlikeTexts, write_frames
-from wire.overhop.codec.decoder import LENGTH_SIZE, MAX_ENVELOPE, FrameReader, OverhopEnvelope, read_length
+from wire.overhop.codec.decoder import LENGTH_SIZE, MAX_ENVELOPE, OverhopEnvelope, OverhopReader, read_length
 from wire.overhop.codec.msgpack_check import STRINGS, count_containers, extent, is_plain
 from wire.overhop.codec.names import Type
 
@@ -247,7 +247,7 @@ class _Shape:
         return texts.isascii()
 
 
-class RunDecoder(FrameReader[Received]):
+class RunDecoder(OverhopReader[Received]):
     """A server's decoder: messages that go together come as one `Run`."""
 
     __slots__ = ("_alone", "_done", "_enqueue", "_q", "_shape")
