@@ -13,24 +13,9 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from hydra.protocol import messages
 from hydra.protocol.electorate import Stamp, parse_electorate
-from hydra.protocol.messages import (
-    Ask,
-    Call,
-    Drop,
-    Elect,
-    Hello,
-    Knock,
-    Meet,
-    Message,
-    Nominate,
-    Ping,
-    Pledge,
-    Pong,
-    Recv,
-    Send,
-    Welcome,
-)
+from hydra.protocol.messages import Message
 
 #: Bytes of a line without its end.
 MAX_LINE: Final = 2048
@@ -179,20 +164,20 @@ class _Form(NamedTuple):
 
 
 _FORMS: Final[dict[str, _Form]] = {
-    "PING": _Form(Ping, (_number, _word, _id), attributes=("voter", "next", "electorate", "leave")),
-    "PONG": _Form(Pong, (_word, _id, _number), rest="tag", attributes=("voter", "stamp", "irc")),
-    "RECV": _Form(Recv, (_number,), rest="line", rest_needed=True, attributes=("term", "first")),
-    "SEND": _Form(Send, (_id,), rest="line", rest_needed=True, attributes=("term", "message")),
-    "DROP": _Form(Drop, (_id,), rest="reason", attributes=("proof",)),
-    "NOMINATE": _Form(Nominate, (_number, _id), attributes=("voter", "electorate")),
-    "PLEDGE": _Form(Pledge, (_number, _id, _id), attributes=("voter",)),
-    "CALL": _Form(Call, (_number,)),
-    "ELECT": _Form(Elect, (_number, _id, _id), attributes=("voter",)),
-    "KNOCK": _Form(Knock, (_id,), rest="tag"),
-    "MEET": _Form(Meet, (_id, _id), attributes=("voter",)),
-    "WELCOME": _Form(Welcome, (_id,)),
-    "HELLO": _Form(Hello, (_id, _id), attributes=("voter",)),
-    "ASK": _Form(Ask, (_number, _number)),
+    "PING": _Form(messages.Ping, (_number, _word, _id), attributes=("voter", "next", "electorate", "leave")),
+    "PONG": _Form(messages.Pong, (_word, _id, _number), rest="tag", attributes=("voter", "stamp", "irc")),
+    "RECV": _Form(messages.Recv, (_number,), rest="line", rest_needed=True, attributes=("term", "first")),
+    "SEND": _Form(messages.Send, (_id,), rest="line", rest_needed=True, attributes=("term", "message")),
+    "DROP": _Form(messages.Drop, (_id,), rest="reason", attributes=("proof",)),
+    "NOMINATE": _Form(messages.Nominate, (_number, _id), attributes=("voter", "electorate")),
+    "PLEDGE": _Form(messages.Pledge, (_number, _id, _id), attributes=("voter",)),
+    "CALL": _Form(messages.Call, (_number,)),
+    "ELECT": _Form(messages.Elect, (_number, _id, _id), attributes=("voter",)),
+    "KNOCK": _Form(messages.Knock, (_id,), rest="tag"),
+    "MEET": _Form(messages.Meet, (_id, _id), attributes=("voter",)),
+    "WELCOME": _Form(messages.Welcome, (_id,)),
+    "HELLO": _Form(messages.Hello, (_id, _id), attributes=("voter",)),
+    "ASK": _Form(messages.Ask, (_number, _number)),
 }
 _COMMANDS: Final = {form.make: command for command, form in _FORMS.items()}
 _WORDS: Final = tuple(command.encode() for command in _FORMS)

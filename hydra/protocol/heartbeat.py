@@ -12,7 +12,7 @@ from hydra.protocol.electorate import Electorate
 from hydra.protocol.farewell import draw_proof, proves
 from hydra.protocol.leader_term import LeaderTerm, knows_electorates
 from hydra.protocol.links import NodeLink
-from hydra.protocol.messages import Drop, Ping, Pong
+from hydra.protocol.messages import Drop, Ping, Pong, key
 from hydra.protocol.roles import Event, Role
 
 #: The reason in a leader's DROP of itself: it is off IRC, and no node need wait for its lease.
@@ -46,7 +46,7 @@ class Heartbeat:
             return None
         if message.term == core.term and core.leader not in (None, message.id):
             return self._rival(message, link)
-        if message.next is None and message._replace(next=0).key() in core.seen:
+        if message.next is None and key(message._replace(next=0)) in core.seen:
             return None
         if not core.is_new(message):
             return None
