@@ -44,15 +44,13 @@ class OpenLinks:
         options: TransportOptions,
         node: Node,
         tell: Callable[..., None],
-        tell_of: Callable[..., None],
         happened: Callable[[str, str], None],
     ) -> None:
-        """`tell` and `tell_of` give the node events (`Driver`), `happened` is for operators."""
+        """`tell` gives the node an event (`Driver.tell`), `happened` is for operators."""
         self.listeners: list[LinkListener] = []
         self._options = options
         self._node = node
         self._tell = tell
-        self._tell_of = tell_of
         self._happened = happened
         self._loop = asyncio.get_running_loop()
         self._links: dict[int, TransportLink] = {}
@@ -151,7 +149,7 @@ class OpenLinks:
             if number not in self._links:
                 return
             piece = data[start : start + PIECE]
-            self._tell_of(self.name(number), self._node.data_received, number, piece, link=number)
+            self._tell(self._node.data_received, number, piece, unit=self.name(number), link=number)
 
     def write(self, number: int, data: bytes) -> None:
         """Send lines over a link, if it is open."""

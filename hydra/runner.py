@@ -276,9 +276,9 @@ class Runner:
             case CommandAction.RESIGN:
                 self.driver.tell(node.step_down)
             case CommandAction.DROP:
-                self.driver.tell_of("an operator's command", node.drop, number, f"dropped by {by}")
+                self.driver.tell(node.drop, number, f"dropped by {by}", unit="an operator's command")
             case CommandAction.DISCONNECT_LINK:
-                self.driver.tell_of("an operator's command", node.disconnect, number, f"closed by {by}")
+                self.driver.tell(node.disconnect, number, f"closed by {by}", unit="an operator's command")
 
     # Called by the driver (`Watcher`).
 
@@ -341,7 +341,7 @@ class Runner:
 
     def _submit(self, message: str, line: str) -> None:
         self._gate.spend()
-        self.driver.tell_of(f"message {message} for IRC", self.driver.node.submit, message, line)
+        self.driver.tell(self.driver.node.submit, message, line, unit=f"message {message} for IRC")
 
     def _gate_changed(self) -> None:
         self._gate.changed()

@@ -68,25 +68,21 @@ class MessageTooLong(ValueError):
 class LineDecoder:
     """Splits a stream of bytes into lines, without their ends; empty lines are skipped."""
 
-    __slots__ = ("_pending", "error")
+    __slots__ = ("error", "pending")
 
     def __init__(self) -> None:
-        self._pending = b""
+        #: The beginning of an incomplete line.
+        self.pending = b""
         self.error: LinkError | None = None
         """Set when the stream is no text in lines; nothing more is decoded then."""
-
-    @property
-    def pending(self) -> bytes:
-        """The beginning of an incomplete line."""
-        return self._pending
 
     def feed(self, data: bytes) -> list[str]:
         """Return the lines completed by `data`; check `error` afterwards."""
         lines: list[str] = []
         if self.error is not None:
             return lines
-        *ends, rest = (self._pending + data).split(b"\n")
-        self._pending = rest
+        *ends, rest = (self.pending + data).split(b"\n")
+        self.pending = rest
         try:
             for end in ends:
                 line = end.removesuffix(b"\r")
@@ -102,7 +98,7 @@ class LineDecoder:
 
     def _fail(self, error: LinkError) -> None:
         self.error = error
-        self._pending = b""
+        self.pending = b""
 
 
 def _check_length(line: bytes) -> None:

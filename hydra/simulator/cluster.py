@@ -11,19 +11,9 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
+from hydra.protocol import effects
 from hydra.protocol.codec import encode
-from hydra.protocol.effects import (
-    CloseLink,
-    ConnectIrc,
-    DeliverLine,
-    Dial,
-    Effect,
-    LeaveIrc,
-    Persist,
-    RoleChanged,
-    StoredNode,
-    Transmit,
-)
+from hydra.protocol.effects import Effect, StoredNode, Transmit
 from hydra.protocol.electorate import Electorate
 from hydra.protocol.messages import Drop
 from hydra.protocol.node import Node, new_stored
@@ -119,10 +109,10 @@ class Cluster:
             return
         self._handle(host, event(host.node, host.local(self.schedule.now), *args))
 
-    def _handle(self, host: Host, effects: list[Effect]) -> None:
+    def _handle(self, host: Host, caused: list[Effect]) -> None:
         node = host.node
         assert node is not None
-        for effect in effects:
+        for effect in caused:
             self.checker.effect(host.index, node, effect)
             self._carry_out(host, effect)
         self.checker.after_event(host.index, node)
@@ -188,18 +178,18 @@ class Cluster:
 
     def _carry_out(self, host: Host, effect: Effect) -> None:
         match effect:
-            case Transmit():
+            case effects.Transmit():
                 self.transmit(effect)
-            case Persist():
+            case effects.Persist():
                 host.writes[effect.number] = effect.stored
                 self._after(self._scenario.disk, self._written, host, host.epoch, effect.number)
-            case Dial():
+            case effects.Dial():
                 self._after(DIAL_TIME, self._dial, host, host.epoch, int(effect.target))
-            case CloseLink():
+            case effects.CloseLink():
                 self._close(self.network.end(effect.link))
-            case ConnectIrc():
+            case effects.ConnectIrc():
                 self._after(IRC_TIME, self._irc_connected, host, host.epoch)
-            case DeliverLine():
+            case effects.DeliverLine():
                 host.position = (effect.term, effect.idx)
             case _:
                 pass
@@ -307,11 +297,11 @@ class Cluster:
 
     def _log_effect(self, host: Host, effect: Effect) -> None:
         match effect:
-            case RoleChanged():
+            case effects.RoleChanged():
                 self.log(f"node {host.index} is {effect.role.name} in term {effect.term} of {effect.leader}")
-            case LeaveIrc():
+            case effects.LeaveIrc():
                 self.log(f"node {host.index} leaves IRC: {effect.reason}")
-            case Persist():
+            case effects.Persist():
                 self.log(f"node {host.index} writes: {_shown(effect.stored)}")
             case _:
                 self.log(f"node {host.index} {effect}")
