@@ -23,8 +23,6 @@ PIECE: Final = 4096
 class _Neighbour:
     """The handler of one link."""
 
-    __slots__ = ("_links", "_number")
-
     def __init__(self, links: OpenLinks, number: int) -> None:
         self._links = links
         self._number = number

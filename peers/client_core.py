@@ -70,8 +70,6 @@ class Message:
 class Answer:
     """The answer to a `peers` request, once it has come."""
 
-    __slots__ = ("names", "upto")
-
     def __init__(self, upto: int) -> None:
         #: The answer confirms the first so many envelopes of this client.
         self.upto = upto

@@ -121,8 +121,6 @@ SERVED: Final[Mapping[type[Frame], Action]] = {
 class Conversation:
     """One connection's place in the table."""
 
-    __slots__ = ("state",)
-
     def __init__(self) -> None:
         self.state = State.AWAITING_REGISTER
 

@@ -18,8 +18,6 @@ class FrameReader(ABC, Generic[F]):
     and each byte of it is copied a constant number of times however small the pieces.
     """
 
-    __slots__ = ("_limit", "_need", "_rest", "error")
-
     def __init__(self, limit: int) -> None:
         """`limit` is the largest size that a frame may declare, in bytes."""
         self.error: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -68,12 +68,6 @@ class Server:
         for listener in self.listeners:
             act: Callable[[str], None] = listener.pause_all if saturated else listener.resume_all
             act(SATURATED)
-
-    async def start(self, listeners: Iterable[Listener]) -> None:
-        """Start listening; the engine runs already. Raises wire.net.listener.ListenError."""
-        for listener in listeners:
-            await listener.start()
-            self.listeners.append(listener)
 
     async def stop(self, timeout: float) -> None:
         """Drain every connection, then the engine; at most about `timeout` seconds."""

@@ -29,8 +29,6 @@ class ChannelState(Enum):
 class Channels:
     """The wanted channels of one connection."""
 
-    __slots__ = ("_joins", "_states")
-
     def __init__(self, wanted: Iterable[str]) -> None:
         """`wanted` has `#name` or `#name key`."""
         self._joins = {fold(each.partition(" ")[0]): each for each in wanted}

@@ -108,8 +108,6 @@ def cut(text: str, size: int) -> Iterator[str]:
 class PiecePacker:
     """Packs lines into messages: several lines in one, or one line in several."""
 
-    __slots__ = ("_lines", "_number", "_pieces", "_size", "session", "to", "waiting")
-
     def __init__(self, session: str) -> None:
         self.session = session
         self.to = UNKNOWN
@@ -172,8 +170,6 @@ class PiecePacker:
 
 class PieceUnpacker:
     """Puts lines together again. A lost or repeated message costs at most its own line."""
-
-    __slots__ = ("_next", "_partial")
 
     def __init__(self) -> None:
         self._next = 0

@@ -14,11 +14,9 @@ The package connects, registers and reads messages. This class differs from it:
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import socket
 import struct
-import termios
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
@@ -27,6 +25,7 @@ from irc.client_aio import AioConnection, AioReactor, IrcProtocol  # type: ignor
 from irc.connection import AioFactory  # type: ignore[import-untyped]
 
 from hydra.irc.settings import IrcServer, IrcUser
+from wire.net.connection import kernel_buffer_size
 
 logger = logging.getLogger("hydra.irc")
 
@@ -172,16 +171,9 @@ class Wire(AioConnection):  # type: ignore[misc]
 
     @property
     def unsent(self) -> int:
-        """Bytes that the server has not acknowledged; those in the kernel only where it reports them."""
+        """Bytes that the server has not acknowledged."""
         transport = self.transport
-        if transport is None:
-            return 0
-        waiting = transport.get_write_buffer_size()
-        try:
-            answer = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-        except (OSError, ValueError):  # not on this system, or the socket is closed already
-            return waiting
-        return waiting + int(struct.unpack("i", answer)[0])
+        return 0 if transport is None else transport.get_write_buffer_size() + kernel_buffer_size(transport)
 
     def abort(self, farewell: str | None = None) -> None:
         """Close at once: nothing more is sent or read.

@@ -68,8 +68,6 @@ class MessageTooLong(ValueError):
 class LineDecoder:
     """Splits a stream of bytes into lines, without their ends; empty lines are skipped."""
 
-    __slots__ = ("error", "pending")
-
     def __init__(self) -> None:
         #: The beginning of an incomplete line.
         self.pending = b""

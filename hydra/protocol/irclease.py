@@ -66,8 +66,6 @@ TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = {
 class IrcLease:
     """One node's place in the table."""
 
-    __slots__ = ("state",)
-
     def __init__(self) -> None:
         self.state = State.OFF
 

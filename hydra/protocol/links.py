@@ -83,11 +83,6 @@ TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = {
 class NodeLink:
     """A connection to a neighbour."""
 
-    __slots__ = (
-        "asked", "begun", "decoder", "extended", "ignored", "knock_at", "number", "opened", "origin", "peer", "state",
-        "target",
-    )  # fmt: skip
-
     def __init__(self, number: int, now: float, *, target: str | None, origin: str) -> None:
         self.number = number
         self.opened = now
@@ -139,8 +134,6 @@ class NodeLink:
 
 class Links:
     """All links by their numbers, and the groups that messages are relayed to."""
-
-    __slots__ = ("_links", "extended", "joined", "plain")
 
     def __init__(self) -> None:
         self._links: dict[int, NodeLink] = {}

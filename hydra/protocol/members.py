@@ -14,8 +14,6 @@ MAX_DROPPED: Final = 4096
 class Member:
     """Another node, and the neighbour closest to it."""
 
-    __slots__ = ("heard", "hops", "id", "irc", "link", "name", "voter")
-
     def __init__(self, id: int, voter: str | None, now: float) -> None:
         self.id = id
         self.voter = voter
@@ -57,8 +55,6 @@ class Member:
 
 class Members:
     """All other nodes by their ids. A dropped id is refused for a while, so that late messages do not bring it back."""
-
-    __slots__ = ("_by_id", "_by_voter", "_dropped", "_memory", "own_id", "own_voter", "plain")
 
     def __init__(self, own_id: int, own_voter: str, memory: float) -> None:
         self.own_id = own_id

@@ -133,8 +133,6 @@ TABLE: Final[Mapping[Role, _Row]] = {
 class Candidacy:
     """One node's place in the table."""
 
-    __slots__ = ("role",)
-
     def __init__(self) -> None:
         self.role = Role.OUTSIDE
 

@@ -75,8 +75,6 @@ class SecretError(Exception):
 class Proof:
     """One side's half. Send `greeting` at once, and what `feed` returns; then look at `proved` and `rest`."""
 
-    __slots__ = ("_dialled", "_nonce", "_other", "_pending", "_secret", "rest", "state")
-
     def __init__(self, secret: bytes, *, dialled: bool, nonce: bytes) -> None:
         """`nonce`: 32 bytes drawn for this link by a cryptographic generator."""
         if not secret or len(nonce) != NONCE_SIZE:

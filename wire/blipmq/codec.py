@@ -108,8 +108,6 @@ class PayloadError(ValueError):
 class BlipMQReader(FrameReader[F]):
     """Cuts received bytes into frames; `limit` is the largest value of the length field that is accepted."""
 
-    __slots__ = ()
-
     def __init__(self, limit: int = MAX_FRAME_SIZE) -> None:
         super().__init__(limit)
 
@@ -133,8 +131,6 @@ class BlipMQReader(FrameReader[F]):
 
 class Decoder(BlipMQReader[Frame]):
     """Gives each frame by itself."""
-
-    __slots__ = ()
 
     def _cut(self, data: bytes, found: list[Frame]) -> int:
         append, limit = found.append, self._limit

@@ -107,8 +107,6 @@ PROGRESS: Final[Mapping[State, Mapping[Success, tuple[tuple[()], State]]]] = {
 class Conversation:
     """One connection's place in the table."""
 
-    __slots__ = ("state",)
-
     def __init__(self) -> None:
         self.state = State.AWAITING_HELLO
 

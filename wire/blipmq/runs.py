@@ -96,8 +96,6 @@ class Run:
 class RunDecoder(BlipMQReader[Run]):
     """A server's decoder: frames that go together come as one `Run`."""
 
-    __slots__ = ()
-
     def _cut(self, data: bytes, found: list[Run]) -> int:
         at, end, limit = 0, len(data), self._limit
         while end - at >= HEADER_SIZE:

@@ -16,7 +16,6 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from queues.engine import (
-    ClientConnection,
     Destination,
     Engine,
     EngineError,
@@ -110,12 +109,7 @@ class BlipMQSession:
         self._polled: dict[bytes, Polled] = {}
         #: ACKs with tags that are not outstanding here: subscription id, tags.
         self._late: list[tuple[int, Sequence[int]]] = []
-        self._client = server.engine.clients.add(Protocol.BLIPMQ, connection.address, self)
-
-    @property
-    def client(self) -> ClientConnection:
-        """The connection, as operators see it."""
-        return self._client
+        self.client = server.engine.clients.add(Protocol.BLIPMQ, connection.address, self)
 
     # Called by the connection.
 
@@ -123,7 +117,7 @@ class BlipMQSession:
         """Go on behind AUTH. The key is looked up again: it may have been revoked meanwhile."""
         self._siblings = None
         self._conversation.succeeded(Success.HELLO_ACCEPTED)
-        self._client.continue_since(state["since"])
+        self.client.continue_since(state["since"])
         self.connection.handshake_done()
         self._block(self._show_key_again(state["key"]))
 
@@ -151,7 +145,7 @@ class BlipMQSession:
             self._task.cancel()
         self._stop_waiting()
         self._leave()
-        self._engine.clients.remove(self._client)
+        self._engine.clients.remove(self.client)
         if self._grant is not None:
             self._server.by_key.forget(self._grant.id, self)
 
@@ -273,7 +267,7 @@ class BlipMQSession:
         """PUBLISHes. Those with the QoS and topic of the last ones need no closer look."""
         if run.common != self._prefix or self._publisher is None:
             return self._publish_first(run)
-        self._client.published(len(run))
+        self.client.published(len(run))
         self._replies.follow_batch(self._publisher.publish_many(run.bodies, self, run.cids))
         self._engine.check_saturation()
         return len(run)
@@ -311,7 +305,7 @@ class BlipMQSession:
                 out.append(_encode(tags, known.prefix, bodies))
             else:
                 self._deliver_fitting(known, tags, bodies)
-        self._client.delivered(done)
+        self.client.delivered(done)
         if done < count and self._may_come(known, soon=done == 0):
             self._await_message(run.cids[done], known)
             return done + 1
@@ -375,7 +369,7 @@ class BlipMQSession:
         if qos:  # nearly always the next PUBLISH has the same topic
             self._publisher, self._prefix = publisher, run.common
             return self._publish(run)
-        self._client.published(len(run))
+        self.client.published(len(run))
         for cid, body in zip(run.cids, run.bodies, strict=True):
             self._replies.follow_batch(publisher.publish_transient(body, self, cid))
         self._engine.check_saturation()
@@ -412,7 +406,7 @@ class BlipMQSession:
         siblings, grant, connection = self._siblings, self._grant, self.connection
         assert siblings is not None
         assert grant is not None
-        state = {"key": self._key, "grant": grant.id, "since": self._client.since}
+        state = {"key": self._key, "grant": grant.id, "since": self.client.since}
         self._siblings, self._key = None, ""
 
         def unread() -> bytes:
@@ -453,7 +447,7 @@ class BlipMQSession:
     def _deliver_transient(self, cid: int, known: Polled) -> None:
         topic = codec.delivery_prefix(0, known.subscription.topic)
         known.buffer.note_demand(monotonic())
-        self._client.delivered(1)
+        self.client.delivered(1)
         self._say(codec.encode_delivery(cid, topic, known.subscription.take_transient()))
 
     def _may_come(self, known: Polled, soon: bool = True) -> bool:
@@ -534,7 +528,7 @@ class BlipMQSession:
         delivery = known.buffer.deliver(monotonic(), True, self._grant.id, self)
         if delivery is None:
             return False
-        self._client.delivered(1)
+        self.client.delivered(1)
         try:
             self._say(codec.encode_delivery(delivery[0], known.prefix, delivery[1]))
         except codec.FrameTooLarge:
@@ -662,7 +656,7 @@ class BlipMQSession:
         self._grant = grant
         self._unconfirmed = self._server.unconfirmed.of(grant.id)
         self.connection.name_key(grant.id)
-        self._client.identify(grant.id)
+        self.client.identify(grant.id)
         self._conversation.succeeded(Success.AUTHENTICATED)
 
     async def _refuse(self, cid: int, reject: codec.Reject) -> None:

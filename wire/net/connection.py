@@ -85,6 +85,7 @@ class Contained(Protocol):
 
 P = ParamSpec("P")
 S = TypeVar("S", bound=Contained)
+T = TypeVar("T")
 
 
 def contained(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
@@ -145,33 +146,6 @@ class Connection(asyncio.Protocol):
     :meth:`ssl.SSLSocket.getpeercert` describes, or None; ``name`` is for logs. ``bytes_in`` and ``bytes_out``
     count this connection's traffic.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_closing",
-        "_closure",
-        "_eof",
-        "_handshake_done",
-        "_handshake_timeout",
-        "_held",
-        "_moved",
-        "_on_writable",
-        "_pauses",
-        "_receive",
-        "_resumed",
-        "_session",
-        "_silence_allowed",
-        "_soon",
-        "_soon_bytes",
-        "_stamp",
-        "_transport",
-        "bytes_in",
-        "bytes_out",
-        "listener",
-        "name",
-        "peer",
-        "peer_certificate",
-    )  # fmt: skip
 
     def __init__(self, listener: ConnectionOwner, peer: tuple[str, int]) -> None:
         self.listener = listener
@@ -354,6 +328,14 @@ class Connection(asyncio.Protocol):
 
     # Called by the listener
 
+    def _guarded(self, where: str, call: Callable[[], T]) -> T | None:
+        """Call the session; an exception costs this connection alone, and gives None."""
+        try:
+            return call()
+        except Exception:
+            self.failed(where)
+            return None
+
     def resume(self, state: State, unread: bytes) -> None:
         """Go on, once there is a transport, with a connection that another process has handed over."""
         self._resumed = state, unread
@@ -368,20 +350,14 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         if self._session is not None and closure is Closure.PARTIAL_BYTES:
-            try:
-                self._session.overfull()
-            except Exception:
-                self.failed("overfull")
+            self._guarded("overfull", self._session.overfull)
         self.listener.report(closure, self.peer[0])
         self._end(closure)
 
     def drain(self) -> None:
         """Ask the session to come to an end."""
         if self._session is not None and not self._closing:
-            try:
-                self._session.drain()
-            except Exception:
-                self.failed("drain")
+            self._guarded("drain", self._session.drain)
 
     def give_up(self) -> None:
         """The time to stop is over. A connection that only lingers does not count as cut off."""
@@ -406,7 +382,7 @@ class Connection(asyncio.Protocol):
 
     def _check_flush(self, now: float, timeout: float) -> None:
         buffered = self._transport.get_write_buffer_size()
-        taken = self.bytes_out - buffered - _kernel_buffer_size(self._transport)
+        taken = self.bytes_out - buffered - kernel_buffer_size(self._transport)
         if taken > self._moved:
             self._stamp = now
         self._moved = taken
@@ -465,11 +441,7 @@ class Connection(asyncio.Protocol):
         self._eof = True
         if self._session is None or self._closing:
             return False
-        keep_open: bool | None = False
-        try:
-            keep_open = self._session.eof_received()
-        except Exception:
-            self.failed("eof_received")
+        keep_open = self._guarded("eof_received", self._session.eof_received)
         if keep_open and self._transport.can_write_eof():
             return True
         self._end(Closure.PEER)
@@ -486,10 +458,7 @@ class Connection(asyncio.Protocol):
             self._stamp = self.listener.loop.time()
             self.resume_reading(WRITE)
             if self._on_writable is not None:
-                try:
-                    self._on_writable()
-                except Exception:
-                    self.failed("on_writable")
+                self._guarded("on_writable", self._on_writable)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._closure is None:
@@ -545,7 +514,7 @@ class Connection(asyncio.Protocol):
                 self.listener.session_failed()
 
 
-def _kernel_buffer_size(transport: asyncio.Transport) -> int:
+def kernel_buffer_size(transport: asyncio.Transport) -> int:
     """Return the bytes that left the transport and are not acknowledged; 0 where the system can't tell.
 
     The kernel's buffer holds megabytes and takes more only when a third of it is free, so that without this

@@ -80,14 +80,12 @@ class ListenerOptions:
 
 @dataclass(slots=True)
 class ListenerStats:
-    """The counters of one listener since it was made. ``current`` is a gauge; bytes are those inside TLS.
-    ``failures`` counts exceptions of sessions that nothing foresaw."""
+    """The counters of one listener since it was made. ``current`` is a gauge; ``failures`` counts exceptions of
+    sessions that nothing foresaw."""
 
     accepted: int = 0
     failures: int = 0
     current: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
     refused: dict[Refusal, int] = field(default_factory=lambda: dict.fromkeys(Refusal, 0))
     closed: dict[Closure, int] = field(default_factory=lambda: dict.fromkeys(Closure, 0))
 
@@ -113,8 +111,6 @@ class PartialBytes:
     One object is shared by all listeners of a process: what many connections hold together has a limit, 0 meaning
     none.
     """
-
-    __slots__ = ("_by_client", "limit", "total")
 
     def __init__(self, limit: int = 0) -> None:
         self.limit = limit
@@ -146,9 +142,6 @@ class ConnectionLimits:
     One object is shared by all listeners of a process. An IPv6 client counts by its /64 network, which is
     what one site gets and can choose addresses from freely. 0 means no limit.
     """
-
-    __slots__ = ("_by_client", "_strangers", "max_connections", "max_connections_per_address", "max_unauthenticated",
-                 "partial", "total")  # fmt: skip
 
     def __init__(
         self, max_connections: int = 0, max_connections_per_address: int = 0, max_unauthenticated: int = 0,
@@ -222,8 +215,6 @@ def _client_key(ip: str) -> str | int:
 
 class LogThrottle:
     """Lets at most one report per key through each ``interval`` seconds, and counts what it held back."""
-
-    __slots__ = ("_held", "_last", "interval")
 
     def __init__(self, interval: float = 1.0) -> None:
         self.interval = interval

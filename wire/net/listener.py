@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import logging
 import socket
@@ -63,7 +62,7 @@ class Listener:
         self.pause_reasons: set[str] = set()
         self.stopping = False
         self.loop: asyncio.AbstractEventLoop
-        self._counters = ListenerStats()
+        self.stats = ListenerStats()
         self._acceptor: Acceptor
         self._admitted: set[Connection] = set()  # holds a place in the limits, perhaps still in its handshake
         self._handshakes: dict[Connection, asyncio.Task[None]] = {}
@@ -93,7 +92,7 @@ class Listener:
         self._schedule_sweep(min(DRAIN_SWEEP, self.options.sweep_interval()))
         for connection in list(self.connections):
             connection.drain()
-        before = self._counters.closed[Closure.STOP_TIMEOUT]
+        before = self.stats.closed[Closure.STOP_TIMEOUT]
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(drain_timeout):
@@ -105,7 +104,7 @@ class Listener:
                 async with asyncio.timeout(ABORT_GRACE):
                     await self._all_gone()
             self._sweeper.cancel()
-        return self._counters.closed[Closure.STOP_TIMEOUT] - before
+        return self.stats.closed[Closure.STOP_TIMEOUT] - before
 
     def pause_all(self, reason: str) -> None:
         """Read from no connection, nor from new ones, until :meth:`resume_all` with the same reason."""
@@ -119,41 +118,28 @@ class Listener:
         for connection in self.connections:
             connection.resume_reading(reason)
 
-    @property
-    def stats(self) -> ListenerStats:
-        """A copy of the counters as they are now."""
-        counters = self._counters
-        return dataclasses.replace(
-            counters,
-            current=len(self.connections),
-            bytes_in=counters.bytes_in + sum(c.bytes_in for c in self.connections),
-            bytes_out=counters.bytes_out + sum(c.bytes_out for c in self.connections),
-            refused=dict(counters.refused),
-            closed=dict(counters.closed),
-        )
-
     # Called by connections
 
     def connection_made(self, connection: Connection) -> bool:
         """Take a connection in; False if it came too late."""
         if self.stopping:
             return False  # its handshake has been cancelled, and is counted there
-        self._counters.accepted += 1
+        self.stats.accepted += 1
+        self.stats.current += 1
         self.connections.add(connection)
         return True
 
     def connection_lost(self, connection: Connection, closure: Closure) -> None:
-        """Forget a connection and add up its traffic."""
+        """Forget a connection."""
         if connection in self.connections:
             self.connections.remove(connection)
-            self._counters.closed[closure] += 1
-            self._counters.bytes_in += connection.bytes_in
-            self._counters.bytes_out += connection.bytes_out
+            self.stats.current -= 1
+            self.stats.closed[closure] += 1
         self._release(connection)
 
     def session_failed(self) -> None:
         """A session raised what nothing foresaw."""
-        self._counters.failures += 1
+        self.stats.failures += 1
 
     def report(self, closure: Closure, ip: str) -> None:
         """Log that a connection is ended for a limit that it shares with others; a second's together."""
@@ -220,7 +206,7 @@ class Listener:
         if connection not in self.connections:
             self._release(connection)
         if error is None:
-            self._counters.refused[Refusal.STOPPING] += 1
+            self.stats.refused[Refusal.STOPPING] += 1
         elif isinstance(error, OSError):
             self._refuse(Refusal.TLS_HANDSHAKE, connection.peer[0], str(error))
         else:
@@ -234,7 +220,7 @@ class Listener:
             self._gone.set()
 
     def _refuse(self, refusal: Refusal, ip: str, detail: str = "") -> None:
-        self._counters.refused[refusal] += 1
+        self.stats.refused[refusal] += 1
         count = self._throttle.admit(refusal, self.loop.time())
         if count:
             why = f"{refusal}: {detail}" if detail else refusal

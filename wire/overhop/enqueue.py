@@ -102,8 +102,6 @@ class Keyed(NamedTuple):
 class PendingRuns:
     """The runs whose answers are not all known. The token of a job in a run is a number, by which its run is found."""
 
-    __slots__ = ("_answers", "_firsts", "_next")
-
     def __init__(self) -> None:
         #: The first token of each run, in order, and its answers.
         self._firsts: list[int] = []

@@ -133,8 +133,6 @@ class Limits(NamedTuple):
 class Conversation:
     """One connection's place in the table."""
 
-    __slots__ = ("_limits", "deadline", "state")
-
     def __init__(self, limits: Limits, now: float) -> None:
         """The connection was accepted `now`."""
         self.state = State.CONNECTED

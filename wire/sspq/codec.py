@@ -47,8 +47,6 @@ class Decoder(FrameReader[Packet]):
     known type other than SEND is dropped the same way.
     """
 
-    __slots__ = ("_after", "_drop")
-
     def __init__(self, limit: int = MAX_PAYLOAD) -> None:
         """`limit` is the largest SEND payload that is accepted, in bytes."""
         super().__init__(limit)

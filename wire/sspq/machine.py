@@ -110,8 +110,6 @@ TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = {
 class Slot:
     """One connection's place in the table."""
 
-    __slots__ = ("state",)
-
     def __init__(self) -> None:
         self.state = State.IDLE
 

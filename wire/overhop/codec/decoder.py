@@ -54,8 +54,6 @@ class OverhopReader(FrameReader[F]):
     """Cuts received bytes into messages. `error` is set by a rule of the first tier (section "Errors"): the connection
     has to be closed without an answer."""
 
-    __slots__ = ("_depth", "_elements", "_most_containers")
-
     def __init__(
         self, limit: int = MAX_ENVELOPE, *, max_depth: int = MAX_DEPTH, max_elements: int = MAX_ELEMENTS
     ) -> None:
@@ -108,8 +106,6 @@ class OverhopReader(FrameReader[F]):
 
 class Decoder(OverhopReader[OverhopEnvelope]):
     """Gives each message by itself."""
-
-    __slots__ = ()
 
     @classmethod
     def for_client(cls, max_envelope: int = MAX_ENVELOPE) -> Decoder:

@@ -90,8 +90,6 @@ Received = OverhopEnvelope | Run
 class _Ending:
     """The bytes behind the value in envelopes of one kind: `before`, a request id, `after`."""
 
-    __slots__ = ("_after", "_middle", "_most", "_rid_at", "_rid_end", "_tail")
-
     def __init__(self, kind: int, between: bytes = b"") -> None:
         """`between` comes between the value and the request id's key."""
         self._middle = between + b"\xa3rid"
@@ -212,8 +210,6 @@ class _Shape:
     strings that are values, and ASCII there, is such a map.
     """
 
-    __slots__ = ("_fixed", "_high", "_size")
-
     def __init__(self) -> None:
         self._size = 0
         #: The bytes that are not within such strings, by their places; and the places of those that are not ASCII.
@@ -249,8 +245,6 @@ class _Shape:
 
 class RunDecoder(OverhopReader[Received]):
     """A server's decoder: messages that go together come as one `Run`."""
-
-    __slots__ = ("_alone", "_done", "_enqueue", "_q", "_shape")
 
     def __init__(self, max_envelope: int = MAX_ENVELOPE) -> None:
         """`max_envelope` is the largest length that is accepted, in bytes."""
