@@ -29,7 +29,7 @@ from queues.engine import (
 )
 from queues.reach import Operation, Protocol
 from wire.blipmq import codec
-from wire.blipmq.codec import ACK, HEADER, HEADER_SIZE, MAX_FRAME_SIZE, MIN_LENGTH, POLL, PONG, PUBLISH, SUBSCRIBE
+from wire.blipmq.codec import ACK, HEADER_SIZE, MAX_FRAME_SIZE, MIN_LENGTH, POLL, PUBLISH, SUBSCRIBE
 from wire.blipmq.machine import Action, Conversation, State, Success
 from wire.blipmq.runs import Run, RunDecoder, SharedDeliveries, encode_deliveries
 from wire.net.connection import Connection, contained
@@ -55,7 +55,6 @@ MOST_POLLED = 100_000
 #: Subscriptions of one connection that operators are told of.
 MOST_LOOKED = 100
 
-_pack_header = HEADER.pack
 
 T = TypeVar("T")
 
@@ -342,7 +341,7 @@ class BlipMQSession:
         action = self._conversation.on(run.kind)
         try:
             if action is Action.PONG:
-                self._replies.begin(barrier=True).append(_pack_header(MIN_LENGTH, PONG, cid))
+                self._replies.begin(barrier=True).append(codec.encode_pong(cid))
             elif action is Action.SUBSCRIBE:
                 self._subscribe(cid, *codec.parse_subscribe(payload))
             elif isinstance(action, codec.Reject):

@@ -23,7 +23,7 @@ from queues.engine import (
     Unstorable,
 )
 from wire.net.connection import Connection, contained
-from wire.overhop.codec.encoder import Unencodable, encode_value, enqueued, err
+from wire.overhop.codec.encoder import Unencodable, encode_value, err, ok
 from wire.overhop.codec.fields import DomainError
 from wire.overhop.codec.hot_frames import jid_oks
 from wire.overhop.codec.messages import Enqueue
@@ -250,7 +250,7 @@ class Enqueuer:
     # Keys.
 
     def _answer(self, keyed: Keyed, id: int, queue: QueuePolicy) -> None:
-        self._say(keyed, enqueued(keyed.rid, self._service.names.of(keyed.q, queue.uuid).jid(id)))
+        self._say(keyed, ok(keyed.rid, {"jid": self._service.names.of(keyed.q, queue.uuid).jid(id)}))
 
     def _say(self, keyed: Keyed, frame: bytes) -> None:
         keyed.held.fill(frame)

@@ -117,13 +117,6 @@ class Decoder(OverhopReader[OverhopEnvelope]):
         return stop
 
 
-def _unpack(data: bytes) -> Any:
-    try:
-        return unpackb(data)
-    except ValueError as error:
-        raise CodecError(f"not MessagePack as Overhop has it: {error}") from None
-
-
 def _what_is_wrong(envelope: Any) -> str:
     if type(envelope) is not dict:
         return f"the envelope is not a map but {type(envelope).__name__}"
@@ -141,4 +134,7 @@ def decode_value(data: bytes) -> Any:
     """Return the one value in `data`, as `encode_value` writes it; raise CodecError unless Overhop allows it."""
     if len(data) > _WORTH_A_LOOK or not is_plain(data, MAX_DEPTH):
         check(data)
-    return _unpack(data)
+    try:
+        return unpackb(data)
+    except ValueError as error:
+        raise CodecError(f"not MessagePack as Overhop has it: {error}") from None

@@ -464,22 +464,8 @@ def test_a_request_id_of_any_length_comes_back(rid: str) -> None:
 
 def test_an_answer_carries_what_it_is_given() -> None:
     assert Decoder().feed(encoder.ok("r", {"jid": "q:1"})) == [OverhopEnvelope(101, "r", {"jid": "q:1"})]
-    (message,) = Decoder().feed(encoder.err("r", Code.QUEUE_FULL, "full", None))
-    assert message == OverhopEnvelope(102, "r", {"code": "QUEUE_FULL", "msg": "full", "details": None})
-
-
-def test_an_enqueue_is_answered_with_the_jobs_id() -> None:
-    jid = "é" * 100 + ":8c7ac1b6-2a3c-4d5e-8f90-a1b2c3d4e5f6"
-    assert encoder.enqueued("r", jid) == encoder.ok("r", {"jid": jid})
-    assert encoder.enqueued("r", "q:1") == encoder.ok("r", {"jid": "q:1"})
-
-
-@pytest.mark.parametrize("max_attempts", [None, 5, 1000])
-def test_a_quest_is_what_its_payload_encoded_as_a_whole_would_be(max_attempts: int | None) -> None:
-    payload = {"b": [1], "a": None}
-    data = encoder.quest("s" * 36, "q:1", "q", encoder.encode_value(payload), 300, max_attempts, "2026")
-    whole = {"sid": "s" * 36, "jid": "q:1", "q": "q", "job_payload": payload, "attempt": 300}
-    assert data == encode(Type.QUEST, "0", whole | {"max_attempts": max_attempts, "deadline": "2026"})
+    (message,) = Decoder().feed(encoder.err("r", Code.QUEUE_FULL, "full"))
+    assert message == OverhopEnvelope(102, "r", {"code": "QUEUE_FULL", "msg": "full"})
 
 
 def in_order(p: bytes, rid: bytes, t: int) -> bytes:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from queues.engine.uuids import first_id, message_uuid
 from wire.overhop.codec import encoder
 from wire.overhop.codec.hot_frames import QuestWriter, empty_ok, empty_oks, jid_oks
+from wire.overhop.codec.names import PUSH_RID, Type
 from wire.overhop.payloads import JobNames
 
 UUID_OF_QUEUE = UUID("be544b35-112b-4f6e-8a3c-0123456789ab")
@@ -60,7 +61,8 @@ def test_quests_are_those_of_the_codec(
     sid = "0a1b2c3d-0000-4000-8000-000000000000"
     payloads = [encoder.encode_value(payload | {"n": n}) for n in range(len(ids))]
     written = QuestWriter(sid, queue).write(deadline, attempt, most, names.head, names.jids(ids), payloads)
+    known = {"sid": sid, "q": queue, "attempt": attempt, "max_attempts": most, "deadline": deadline}
     assert written == b"".join(
-        encoder.quest(sid, names.jid(id), queue, each, attempt, most, deadline)
-        for id, each in zip(ids, payloads, strict=True)
+        encoder.encode(Type.QUEST, PUSH_RID, known | {"jid": names.jid(id), "job_payload": payload | {"n": n}})
+        for n, id in enumerate(ids)
     )
