@@ -29,7 +29,7 @@ from hydra.sender import Sender
 from hydra.snapshot import snapshot
 from hydra.storage.database_thread import DatabaseThread
 from hydra.storage.line_records import RECV_LENGTH, SentLines, forget_recorded, has_node, prepare_queue, prune
-from hydra.storage.node_row import NodeStore
+from hydra.storage.node_row import NodeStore, StoreHandlers
 from hydra.transports.base import TransportError
 from queues.engine import Engine
 
@@ -128,11 +128,10 @@ class Runner:
         """Start all parts; `stack` stops them in order."""
         options = self.options
         stack.push_async_callback(self._database.stop)
-        self.store = await NodeStore.open(
-            options.name, options.store,
-            on_lost=self._store_lost, on_back=self._store_back, on_failed=self._store_failed, on_command=self._command,
-            answer=self._answer,
-        )  # fmt: skip
+        handlers = StoreHandlers(
+            on_lost=self._store_lost, on_back=self._store_back, on_failed=self._fail, on_command=self._command
+        )
+        self.store = await NodeStore.open(options.name, options.store, handlers, answer=self._answer)
         stack.push_async_callback(self.store.close)
         self._position = self.store.lease.position
         self.driver = self._new_driver()
@@ -260,9 +259,6 @@ class Runner:
                 self.happened("listen failed", str(error))
                 self._be_silent(str(error))
                 self._keep(self._begin_anew(LISTEN_AGAIN))
-
-    def _store_failed(self, error: StoreError) -> None:
-        self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         logger.error("the node cannot go on: %s", error)

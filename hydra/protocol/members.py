@@ -124,6 +124,10 @@ class Members:
     def drop(self, id: int, now: float, *, shrink: bool = False) -> None:
         """Remove a node. With `shrink` it also loses its vote where no electorate is agreed."""
         self._remember(id, now)
+        self.forget(id, shrink=shrink)
+
+    def forget(self, id: int, *, shrink: bool = True) -> None:
+        """Remove a silent node; its next message registers it again."""
         member = self._by_id.pop(id, None)
         if member is None:
             return
@@ -131,13 +135,6 @@ class Members:
             del self._by_voter[member.voter]
         if shrink:
             self.plain = self.plain._replace(voters=self.plain.voters - {member.identity})
-
-    def forget(self, id: int) -> None:
-        """Remove a silent node; its next message registers it again."""
-        member = self._by_id.pop(id)
-        if member.voter is not None:
-            del self._by_voter[member.voter]
-        self.plain = self.plain._replace(voters=self.plain.voters - {member.identity})
 
     def forgive(self, id: int) -> None:
         """Accept an id again that was dropped."""

@@ -210,7 +210,7 @@ class BlipMQSession:
                 at = self._serve(runs, at)
             else:
                 runs[at : at + 1] = runs[at].alone()
-                self._greet(*next(runs[at].frames()))
+                self._handle(*next(runs[at].frames()))
                 at += 1
         if self._late and not self._blocked:
             self._block(self._settle_late())
@@ -248,16 +248,12 @@ class BlipMQSession:
             elif run.kind == PUBLISH:
                 done = self._publish(run)
             else:
-                done = self._other(run)
-            at = self._go_behind(runs, at, done)
-        return at
-
-    @staticmethod
-    def _go_behind(runs: list[Run], at: int, done: int) -> int:
-        """So many frames of the run are done: what is left of it comes next."""
-        if done == len(runs[at]):
-            return at + 1
-        runs[at] = runs[at].after(done)
+                self._handle(run.kind, run.cids[0], run.common)
+                done = 1
+            if done == len(run):
+                at += 1
+            else:
+                runs[at] = run.after(done)
         return at
 
     # The hot path: each handles frames of a run, and returns how many of them are done.
@@ -318,8 +314,8 @@ class BlipMQSession:
             except codec.FrameTooLarge:
                 known.buffer.bury(tag, TOO_LARGE)
 
-    def _greet(self, kind: int, cid: int, payload: bytes) -> None:
-        """A frame before the handshake is complete."""
+    def _handle(self, kind: int, cid: int, payload: bytes) -> None:
+        """A frame before the handshake is complete, or one that goes with no others."""
         action = self._conversation.on(kind)
         try:
             if action is Action.NEGOTIATE:
@@ -330,17 +326,7 @@ class BlipMQSession:
                     self._block(self._refuse(cid, codec.UNSUPPORTED_VERSION))
             elif action is Action.AUTHENTICATE:
                 self._block(self._authenticate(cid, codec.parse_auth(payload)))
-            elif isinstance(action, codec.Reject):
-                self._nack(cid, action)
-        except codec.PayloadError as error:
-            self._nack(cid, error.reject)
-
-    def _other(self, run: Run) -> int:
-        """A frame after the handshake that goes with no others."""
-        [cid], payload = run.cids, run.common
-        action = self._conversation.on(run.kind)
-        try:
-            if action is Action.PONG:
+            elif action is Action.PONG:
                 self._replies.begin(barrier=True).append(codec.encode_pong(cid))
             elif action is Action.SUBSCRIBE:
                 self._subscribe(cid, *codec.parse_subscribe(payload))
@@ -348,7 +334,6 @@ class BlipMQSession:
                 self._nack(cid, action)
         except codec.PayloadError as error:
             self._nack(cid, error.reject)
-        return 1
 
     def _publish_first(self, run: Run) -> int:
         """PUBLISHes whose QoS and topic have to be looked at: one of them, if those behind need no closer look."""
@@ -666,7 +651,8 @@ class BlipMQSession:
     async def _make_subscription(self, cid: int, topic: bytes, qos: int) -> None:
         assert self._grant is not None
         home = self._other_home(topic)
-        if home is not None and await self._move(home, _subscribe_frame(cid, topic, qos)):
+        payload = codec.encode_subscribe(cid, topic, qos)[HEADER_SIZE:]
+        if home is not None and await self._move(home, Run(SUBSCRIBE, payload, [cid], [])):
             return
         try:
             owner = self._grant.id
@@ -715,11 +701,6 @@ class BlipMQSession:
 
     def _nack(self, cid: int, reject: codec.Reject) -> None:
         self._say(codec.encode_nack(cid, *reject))
-
-
-def _subscribe_frame(cid: int, topic: bytes, qos: int) -> Run:
-    """The frame of a SUBSCRIBE."""
-    return Run(SUBSCRIBE, codec.encode_subscribe(cid, topic, qos)[HEADER_SIZE:], [cid], [])
 
 
 def _encode(tags: Sequence[int], prefix: bytes, bodies: list[bytes]) -> bytes | bytearray:
