@@ -12,7 +12,7 @@ from queues.engine import Engine
 from queues.keysessions import KeySessions
 from queues.throttle import FailureThrottle
 from wire.net.listener import Listener
-from wire.net.siblings import Siblings
+from wire.net.siblings import Siblings, State
 from wire.unconfirmed import UnconfirmedByClient
 
 SATURATED = "engine"
@@ -56,9 +56,9 @@ class Server:
         """Remember which key opened a session; False, and nothing is remembered, when it has opened too many."""
         return self.by_key.admit(key, session, self.quotas.connections_per_key)
 
-    def has_room(self, key: int) -> bool:
-        """Whether a key may open one more session."""
-        return len(self.by_key.of(key)) < self.quotas.connections_per_key
+    def has_room(self, state: State) -> bool:
+        """Whether the key of a BlipMQ connection that is handed over may open one more session."""
+        return len(self.by_key.of(state["grant"])) < self.quotas.connections_per_key
 
     def _key_changed(self, key: int) -> None:
         for session in tuple(self.by_key.of(key)):

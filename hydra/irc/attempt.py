@@ -139,10 +139,6 @@ class Attempt:
         server = self._server
         self.lose(f"the connection to {server} was lost: {error}" if error else f"{server} has closed the connection")
 
-    def writable(self) -> None:
-        """See `wire.Owner`."""
-        self.drain()
-
     def fault(self, unit: str, error: Exception) -> None:
         """See `Owner`."""
         self._handlers.on_fault(unit, error)

@@ -54,7 +54,7 @@ class LineReceiver(Protocol):
     def ended(self, error: Exception | None) -> None:
         """The connection is over. Not called after `Wire.abort`."""
 
-    def writable(self) -> None:
+    def drain(self) -> None:
         """The kernel has taken all lines; `Wire.choked` was true before."""
 
 
@@ -78,7 +78,7 @@ class _Transport(IrcProtocol):  # type: ignore[misc]
 
     def resume_writing(self) -> None:
         self.connection.choked = False
-        self.connection.owner.writable()
+        self.connection.owner.drain()
 
 
 class Wire(AioConnection):  # type: ignore[misc]

@@ -235,7 +235,7 @@ class Enqueuer:
         """The job was not stored."""
         code = next((code for kind, code in CODES if isinstance(error, kind)), Code.UNAVAILABLE)
         if isinstance(token, Keyed):
-            self._say(token, err(token.rid, code, str(error)))
+            token.held.fill(err(token.rid, code, str(error)))
         elif isinstance(token, JobAnswers):
             token.refuse(0, code, str(error))
         else:
@@ -250,30 +250,24 @@ class Enqueuer:
     # Keys.
 
     def _answer(self, keyed: Keyed, id: int, queue: QueuePolicy) -> None:
-        self._say(keyed, ok(keyed.rid, {"jid": self._service.names.of(keyed.q, queue.uuid).jid(id)}))
-
-    def _say(self, keyed: Keyed, frame: bytes) -> None:
-        keyed.held.fill(frame)
+        keyed.held.fill(ok(keyed.rid, {"jid": self._service.names.of(keyed.q, queue.uuid).jid(id)}))
 
     async def _find_holder(self, keyed: Keyed, queue: QueuePolicy) -> None:
-        await self._answer_with_holder(keyed, queue)
-        # Not in `_say`: while the engine reports a commit, the answers to other jobs of it are not there yet.
-        self._replies.release()
-
-    async def _answer_with_holder(self, keyed: Keyed, queue: QueuePolicy) -> None:
         """Answer with the job that has the key; if it has just finished, there is room for this one."""
         try:
             cursor = await self._engine.request("find_key", queue=queue.id, key=keyed.message.key)
             row = await cursor.fetchone()
         except StoreUnavailable as error:
-            self._say(keyed, err(keyed.rid, Code.UNAVAILABLE, str(error)))
-            return
-        if row is not None:
-            self._answer(keyed, row[0], queue)
-        elif keyed.rounds:
-            again = keyed._replace(rounds=keyed.rounds - 1)
-            batch = keyed.publisher.publish_detailed(keyed.message, self, again, True)
-            keyed.held.wait_for(batch)
-            self._replies.follow_batch(max(self._replies.batch, batch))
+            keyed.held.fill(err(keyed.rid, Code.UNAVAILABLE, str(error)))
         else:
-            self._say(keyed, err(keyed.rid, Code.UNAVAILABLE, "the key changes hands too fast"))
+            if row is not None:
+                self._answer(keyed, row[0], queue)
+            elif keyed.rounds:
+                again = keyed._replace(rounds=keyed.rounds - 1)
+                batch = keyed.publisher.publish_detailed(keyed.message, self, again, True)
+                keyed.held.wait_for(batch)
+                self._replies.follow_batch(max(self._replies.batch, batch))
+            else:
+                keyed.held.fill(err(keyed.rid, Code.UNAVAILABLE, "the key changes hands too fast"))
+        # Not when it is filled: while the engine reports a commit, the answers to other jobs of it are not there yet.
+        self._replies.release()
