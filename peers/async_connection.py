@@ -13,12 +13,11 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from peers.backoff import Backoff
 from peers.client_core import ClientCore
 from peers.codec.envelope import MAX_FRAME
 from peers.connection import LINGER, check_url, close_of
-from peers.errors import again
-from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout
+from wire.client.backoff import Backoff
+from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, again
 
 
 class AsyncConnection:

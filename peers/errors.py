@@ -76,11 +76,6 @@ class UnusableName(Rejected, reason="peer name cannot be used"):
     """A name has up to 240 characters and no NUL, is not `*`, and does not begin with `queue:` or `topic:`."""
 
 
-def again(error: ClientError) -> ClientError:
-    """Return a copy of the exception that ended the client, for each caller that raises it."""
-    return type(error)(*error.args)
-
-
 def rejected(code: int, reason: str) -> Rejected:
     """Return the exception for a close before `peers`."""
     return Rejected._classes.get(reason, Rejected)(code, reason)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client import REGISTRY
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -47,15 +46,3 @@ class WireCollector(Collector):
             yield GaugeMetricFamily("fivewire_unauthenticated_connections", text, limits.unauthenticated)
             text = "Bytes received of frames that are not complete or not handled yet."
             yield GaugeMetricFamily("fivewire_partial_bytes", text, limits.partial.total)
-
-
-def register(server: Server) -> Collector:
-    """Add a process's server to /metrics; pass the returned collector to `unregister` at the end."""
-    collector = WireCollector(server)
-    REGISTRY.register(collector)
-    return collector
-
-
-def unregister(collector: Collector) -> None:
-    """Take it out again."""
-    REGISTRY.unregister(collector)

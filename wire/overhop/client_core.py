@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
-from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout
+from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, again
 from wire.client.protocol import Steps
 from wire.overhop import requests
 from wire.overhop.codec.decoder import Decoder, OverhopEnvelope
@@ -69,13 +69,6 @@ def _understood(parse: Callable[[dict[str, Any]], T], t: int, payload: dict[str,
         return parse(payload)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ProtocolViolation(f"malformed {Type(t).name}: {type(error).__name__}: {error}") from error
-
-
-def again(error: ClientError) -> ClientError:
-    """Return a copy of the error that ended the connection, for one more caller to raise."""
-    copy = type(error)(*error.args)
-    copy.__cause__ = error.__cause__
-    return copy
 
 
 class ClientCore:
