@@ -31,34 +31,12 @@ _STAMP: Final = re.compile(r"([0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
 _WORD: Final = re.compile(r"[!-:<-~]{1,200}", re.ASCII)
 
 
-class LinkError(ValueError):
-    """The bytes of a link are no lines: the link must be closed."""
-
-
-class LineTooLong(LinkError):
-    """A line has more than 2048 bytes."""
-
-    def __str__(self) -> str:
-        return f"a line has more than {MAX_LINE} bytes"
-
-
-class NotText(LinkError):
-    """A line is not UTF-8."""
-
-    def __str__(self) -> str:
-        return "a line is not UTF-8"
+class LineTooLong(ValueError):
+    """A line is over the limit: the link has to be closed."""
 
 
 class IgnoredLine(ValueError):
-    """The line is no message, and is ignored."""
-
-
-class UnknownCommand(IgnoredLine):
-    """The line's command is unknown."""
-
-
-class MalformedMessage(IgnoredLine):
-    """The line's fields do not fit its command."""
+    """The line is no message: its command is unknown, or its fields do not fit. It is skipped."""
 
 
 class MessageTooLong(ValueError):
@@ -71,7 +49,7 @@ class LineDecoder:
     def __init__(self) -> None:
         #: The beginning of an incomplete line.
         self.pending = b""
-        self.error: LinkError | None = None
+        self.error: str | None = None
         """Set when the stream is no text in lines; nothing more is decoded then."""
 
     def feed(self, data: bytes) -> list[str]:
@@ -80,56 +58,52 @@ class LineDecoder:
         if self.error is not None:
             return lines
         *ends, rest = (self.pending + data).split(b"\n")
-        self.pending = rest
         try:
             for end in ends:
-                line = end.removesuffix(b"\r")
-                _check_length(line)
-                if line:
+                if line := _checked(end):
                     lines.append(line.decode())
-            _check_length(rest.removesuffix(b"\r"))
+            _checked(rest)
         except UnicodeDecodeError:
-            self._fail(NotText())
+            self.error = "a line is not UTF-8"
         except LineTooLong as error:
-            self._fail(error)
+            self.error = str(error)
+        self.pending = b"" if self.error else rest
         return lines
 
-    def _fail(self, error: LinkError) -> None:
-        self.error = error
-        self.pending = b""
 
-
-def _check_length(line: bytes) -> None:
+def _checked(line: bytes) -> bytes:
+    line = line.removesuffix(b"\r")
     if len(line) > MAX_LINE:
-        raise LineTooLong
+        raise LineTooLong(f"a line has more than {MAX_LINE} bytes")
+    return line
 
 
 def _number(text: str) -> int:
     if not _DIGITS.fullmatch(text):
-        raise MalformedMessage(f"{text!r} is no number")
+        raise IgnoredLine(f"{text!r} is no number")
     number = int(text)
     if number > MAX_NUMBER:
-        raise MalformedMessage(f"{text} is too great")
+        raise IgnoredLine(f"{text} is too great")
     return number
 
 
 def _id(text: str) -> int:
     number = _number(text)
     if number > MAX_ID:
-        raise MalformedMessage(f"{text} has more than 32 bits")
+        raise IgnoredLine(f"{text} has more than 32 bits")
     return number
 
 
 def _word(text: str) -> str:
     if not text:
-        raise MalformedMessage("an empty field")
+        raise IgnoredLine("an empty field")
     return text
 
 
 def _matching(pattern: re.Pattern[str], meaning: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if not pattern.fullmatch(text):
-            raise MalformedMessage(f"{text!r} is no {meaning}")
+            raise IgnoredLine(f"{text!r} is no {meaning}")
         return text
 
     return read
@@ -138,7 +112,7 @@ def _matching(pattern: re.Pattern[str], meaning: str) -> Callable[[str], str]:
 def _stamp(text: str) -> Stamp:
     match = _STAMP.fullmatch(text)
     if match is None:
-        raise MalformedMessage(f"{text!r} is no stamp")
+        raise IgnoredLine(f"{text!r} is no stamp")
     return _number(match[1]), _number(match[2])
 
 
@@ -199,7 +173,7 @@ def may_begin(data: bytes) -> bool:
 
 
 def parse(line: str) -> Message:
-    """Read one line. Raises Ignored if it is no message.
+    """Read one line. Raises IgnoredLine if it is no message.
 
     Unknown attributes are skipped, so that later versions can add some.
     """
@@ -209,7 +183,7 @@ def parse(line: str) -> Message:
     command, _, rest = line.partition(" ")
     form = _FORMS.get(command)
     if form is None:
-        raise UnknownCommand(f"unknown command {command[:20]!r}")
+        raise IgnoredLine(f"unknown command {command[:20]!r}")
     values = _fields(form, rest)
     return form.make(*values, **_attributes(form, attributes)) if attributes else form.make(*values)
 
@@ -220,7 +194,7 @@ def _fields(form: _Form, text: str) -> list[Any]:
     if len(words) == count and form.rest and not form.rest_needed:
         words.append("")
     if len(words) != count + bool(form.rest) or (form.rest_needed and not words[-1]):
-        raise MalformedMessage("a wrong number of fields")
+        raise IgnoredLine("a wrong number of fields")
     values = [read(word) for read, word in zip(form.fields, words, strict=False)]
     return [*values, words[-1]] if form.rest else values
 
@@ -233,7 +207,7 @@ def _attributes(form: _Form, text: str) -> dict[str, Any]:
             try:
                 found[name] = _ATTRIBUTES[name][0](value)
             except ValueError as error:
-                raise MalformedMessage(f"attribute {name}: {error}") from None
+                raise IgnoredLine(f"attribute {name}: {error}") from None
     return found
 
 
