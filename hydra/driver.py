@@ -197,10 +197,8 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         now = clock.now()
-        self._timer = clock.call_at(self._loop, min(max(self.node.deadline, now), now + LONGEST_SLEEP), self._wake)
-
-    def _wake(self) -> None:
-        self.tell(self.node.tick)
+        wake_at = min(max(self.node.deadline, now), now + LONGEST_SLEEP)
+        self._timer = clock.call_at(self._loop, wake_at, self.tell, self.node.tick)
 
     def irc_connected(self) -> None:
         """Registered, and in all channels."""

@@ -151,18 +151,15 @@ class ClientCore:
         if self.phase is Phase.REGISTERING:
             if not isinstance(frame, Peers):
                 raise ProtocolViolation("the register was answered with something else than peers")
-            self._establish()
+            self.phase = Phase.ESTABLISHED
+            self.outgoing.extend(self._unconfirmed)
+            self.outgoing.extend(frames.peers_request() for _ in self._answers)
         elif isinstance(frame, Peers):
             self._answer(frame.names)
         elif isinstance(frame, Deliver):
             self._deliver(frame)
         else:
             self.dropped[frame.reason] += 1
-
-    def _establish(self) -> None:
-        self.phase = Phase.ESTABLISHED
-        self.outgoing.extend(self._unconfirmed)
-        self.outgoing.extend(frames.peers_request() for _ in self._answers)
 
     # Sending
 

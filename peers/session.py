@@ -114,7 +114,9 @@ class PeerSession:
             frame = frames.parse_frame(text)
             action = self._conversation.on_frame(frame)
             if action is Action.HOLD:
-                self._hold(frame, len(text))
+                self._held.append(frame)
+                self._held_bytes += len(text)
+                self._read_or_wait()
             elif action is Action.COUNT:
                 self._count(frame)
 
@@ -268,11 +270,6 @@ class PeerSession:
     def _refuse(self, rejection: Rejection) -> None:
         if self._conversation.on(Event.REFUSED) is Action.REJECT:
             self._close(rejection)
-
-    def _hold(self, frame: Frame, size: int) -> None:
-        self._held.append(frame)
-        self._held_bytes += size
-        self._read_or_wait()
 
     # Called by the mailbox service
 

@@ -186,13 +186,10 @@ class Wire(AioConnection):  # type: ignore[misc]
         transport = self.transport
         if transport is not None:
             if self.unsent:
-                _discard(transport)
+                # The close resets the socket, so that the kernel discards its bytes.
+                reset = socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                transport.get_extra_info("socket").setsockopt(*reset)
             elif farewell is not None:
                 self.send_raw(farewell)
             transport.abort()
         self._aborted = True
-
-
-def _discard(transport: asyncio.Transport) -> None:
-    """Have the close reset the socket, so that the kernel discards its bytes."""
-    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -130,7 +130,8 @@ class Heartbeat:
         if leader_term is None:
             return
         self._drop_silent()
-        self._change_electorate(leader_term)
+        if (changed := self._next_electorate(leader_term)) is not None:
+            core.change_electorate(changed)
         electorate = None if core.electorate is None or self._all_have(core.electorate) else core.electorate
         val = leader_term.beat(core.now, core.base)
         core.say(Ping(core.term, val, core.id, core.voter, next_line, electorate, leader_term.leave))
@@ -179,11 +180,6 @@ class Heartbeat:
         core.members.drop(id, core.now, shrink=core.leader is not None)
         for link in core.links.of_peer(id):
             core.close(link, f"node {id} was dropped")
-
-    def _change_electorate(self, leader_term: LeaderTerm) -> None:
-        core = self.core
-        if (electorate := self._next_electorate(leader_term)) is not None:
-            core.change_electorate(electorate)
 
     def _next_electorate(self, leader_term: LeaderTerm) -> Electorate | None:
         core = self.core

@@ -189,14 +189,11 @@ class ClientCore:
         elif t != reply.request.answer:
             raise ProtocolViolation(f"{reply.request.t.name} was answered with message type {t}")
         elif t == Type.PONG:
-            self._set_clock(_understood(requests.server_time, t, p), reply.submitted_at)
+            between = datetime.fromtimestamp((reply.submitted_at + time.time()) / 2, UTC)
+            self.clock_offset = _understood(requests.server_time, t, p) - between
         del self._expected[reply.rid]
         self.answered += 1
         if error is not None:
             reply.refuse(error)
         else:
             reply.answer(p)
-
-    def _set_clock(self, server_time: datetime, asked_at: float) -> None:
-        between = datetime.fromtimestamp((asked_at + time.time()) / 2, UTC)
-        self.clock_offset = server_time - between

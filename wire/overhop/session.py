@@ -245,7 +245,8 @@ class OverhopSession:
         if action is Action.HI:
             self._replies.begin().append(encoder.encode(Type.HI, rid, {}))
         elif action is Action.REGISTER:
-            self._register(rid)
+            self._begin(str(uuid4()))
+            self._replies.begin().append(encoder.ok(rid, {"wid": self._wid}))
         elif action is Action.CHALLENGE:
             seconds = self._service.options.limits.ident_register
             deadline = format_timestamp(datetime.now(UTC) + timedelta(seconds=seconds))
@@ -259,10 +260,6 @@ class OverhopSession:
             self._end(PUSH_RID, Code.CONNECTION_TIMEOUT, "no REGISTER before the deadline of IDENT")
         elif action is Action.CLOSE:
             self.connection.close()
-
-    def _register(self, rid: str) -> None:
-        self._begin(str(uuid4()))
-        self._replies.begin().append(encoder.ok(rid, {"wid": self._wid}))
 
     def _begin(self, wid: str) -> None:
         """From now on this is a worker."""
