@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from queues.engine import (
@@ -131,37 +132,29 @@ class PendingRuns:
 JobToken = JobAnswers | Keyed | int
 
 
+@dataclass(eq=False)
 class Enqueuer:
     """Publishes jobs; an `AnsweredProducer` to the engine, with `JobToken`s."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        service: OverhopService,
-        replies: Replies,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-        client: ClientConnection,
-    ) -> None:
-        """`spawn` runs a coroutine in the background, no longer than the connection lives."""
-        self.connection = connection
-        self._service = service
-        self._engine = service.engine
-        self._replies = replies
-        self._spawn = spawn
-        self._client = client
-        self._pending = PendingRuns()
-        self._gone = False
+    connection: Connection
+    service: OverhopService
+    replies: Replies
+    #: Runs a coroutine in the background, no longer than the connection lives.
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    client: ClientConnection
+    _pending: PendingRuns = field(default_factory=PendingRuns)
+    _gone: bool = False
 
     def publish(self, rid: str, job: Enqueue, publisher: Publisher) -> None:
         """Give a job to the store; the answer follows by itself. Raises DomainError."""
         q, value, scheduled_at, max_attempts, interval, key, priority = job
         payload = NIL if value is None else self._payload(value)
-        self._client.published(1)
-        replies = self._replies
-        replies.follow_batch(self._engine.open_batch)
+        self.client.published(1)
+        replies = self.replies
+        replies.follow_batch(self.service.engine.open_batch)
         token: JobToken
         if scheduled_at is None and interval is None and key is None and not priority:
-            token = JobAnswers(replies.begin(), [rid.encode()], q, self._service.names)
+            token = JobAnswers(replies.begin(), [rid.encode()], q, self.service.names)
             publisher.publish_answered(payload, Content.MSGPACK, self, token, max_attempts)
             return
         message = DetailedMessage(
@@ -171,22 +164,22 @@ class Enqueuer:
         if key is not None:
             token = Keyed(replies.begin_pending(), rid, publisher, q, message, ROUNDS)
         else:
-            token = JobAnswers(replies.begin(), [rid.encode()], q, self._service.names)
+            token = JobAnswers(replies.begin(), [rid.encode()], q, self.service.names)
         publisher.publish_detailed(message, self, token, True)
 
     def publish_run(self, run: JobRun) -> bool:
         """Publish the jobs of a run; False if permissions have to be looked up, jobs may not be given to the queue, or
         one is too large: they are left to `publish`."""
         try:
-            publisher = self._service.publisher(run.q)
+            publisher = self.service.publisher(run.q)
         except DomainError:
             return False
-        if publisher is None or max(map(len, run.payloads)) > self._service.largest_payload:
+        if publisher is None or max(map(len, run.payloads)) > self.service.largest_payload:
             return False
-        self._client.published(len(run))
-        replies = self._replies
-        replies.follow_batch(self._engine.open_batch)
-        answers = JobAnswers(replies.begin(), run.rids, run.q, self._service.names)
+        self.client.published(len(run))
+        replies = self.replies
+        replies.follow_batch(self.service.engine.open_batch)
+        answers = JobAnswers(replies.begin(), run.rids, run.q, self.service.names)
         publisher.publish_many_answered(run.payloads, Content.MSGPACK, self, self._pending.add(answers))
         return True
 
@@ -195,10 +188,10 @@ class Enqueuer:
             payload = encode_value(value)
         except Unencodable as error:
             raise DomainError(Code.INVALID_JOB_PAYLOAD, str(error)) from error
-        if len(payload) > self._service.largest_payload:
+        if len(payload) > self.service.largest_payload:
             raise DomainError(
                 Code.INVALID_JOB_PAYLOAD,
-                f"the payload has {len(payload)} bytes; {self._service.largest_payload} can be delivered",
+                f"the payload has {len(payload)} bytes; {self.service.largest_payload} can be delivered",
             )
         return payload
 
@@ -228,7 +221,7 @@ class Enqueuer:
         if id is not None:
             self._answer(keyed, id, queue)
         elif not self._gone:
-            self._spawn(self._find_holder(keyed, queue))
+            self.spawn(self._find_holder(keyed, queue))
 
     @contained
     def publish_failed(self, token: JobToken, error: EngineError) -> None:
@@ -250,12 +243,12 @@ class Enqueuer:
     # Keys.
 
     def _answer(self, keyed: Keyed, id: int, queue: QueuePolicy) -> None:
-        keyed.held.fill(ok(keyed.rid, {"jid": self._service.names.of(keyed.q, queue.uuid).jid(id)}))
+        keyed.held.fill(ok(keyed.rid, {"jid": self.service.names.of(keyed.q, queue.uuid).jid(id)}))
 
     async def _find_holder(self, keyed: Keyed, queue: QueuePolicy) -> None:
         """Answer with the job that has the key; if it has just finished, there is room for this one."""
         try:
-            cursor = await self._engine.request("find_key", queue=queue.id, key=keyed.message.key)
+            cursor = await self.service.engine.request("find_key", queue=queue.id, key=keyed.message.key)
             row = await cursor.fetchone()
         except StoreUnavailable as error:
             keyed.held.fill(err(keyed.rid, Code.UNAVAILABLE, str(error)))
@@ -266,8 +259,8 @@ class Enqueuer:
                 again = keyed._replace(rounds=keyed.rounds - 1)
                 batch = keyed.publisher.publish_detailed(keyed.message, self, again, True)
                 keyed.held.wait_for(batch)
-                self._replies.follow_batch(max(self._replies.batch, batch))
+                self.replies.follow_batch(max(self.replies.batch, batch))
             else:
                 keyed.held.fill(err(keyed.rid, Code.UNAVAILABLE, "the key changes hands too fast"))
         # Not when it is filled: while the engine reports a commit, the answers to other jobs of it are not there yet.
-        self._replies.release()
+        self.replies.release()
