@@ -136,42 +136,33 @@ class Conversation:
     def __init__(self, limits: Limits, now: float) -> None:
         """The connection was accepted `now`."""
         self.state = State.CONNECTED
+        self._seconds = {
+            State.CONNECTED: limits.unhelloed,
+            State.HELLOED: limits.helloed_unregistered,
+            State.CHALLENGED: limits.ident_register,
+        }
         #: When the state's time is over; None once there is no limit.
         self.deadline: float | None = now + limits.unhelloed
-        self._limits = limits
 
     def on_message(self, t: int, now: float) -> Action:
         """A message of type `t`, its shape not being wrong, arrived `now`: return what to do."""
         event = _EVENTS.get(t, Event.WRONG)
         if event is Event.REGISTER and self.state is State.CHALLENGED and self._is_over(now):
             event = Event.LATE_REGISTER
-        return self._on(event, now)
-
-    def on_wrong_shape(self, now: float) -> Action:
-        """A message with a payload of the wrong shape arrived `now`: return what to do."""
-        return self._on(Event.WRONG, now)
+        return self.on(event, now)
 
     def on_heartbeat(self, now: float) -> Action:
         """Return the action for the time that has passed, if any."""
-        return self._on(Event.TOO_OLD, now) if self._is_over(now) else Action.IGNORE
-
-    def on_disconnect(self, now: float) -> None:
-        """The connection is gone, or is being closed for a reason that is not in the table."""
-        self._on(Event.DISCONNECT, now)
+        return self.on(Event.TOO_OLD, now) if self._is_over(now) else Action.IGNORE
 
     def _is_over(self, now: float) -> bool:
         return self.deadline is not None and now >= self.deadline
 
-    def _on(self, event: Event, now: float) -> Action:
+    def on(self, event: Event, now: float) -> Action:
+        """Return the action for an event, and change the state. An event without a row in the table changes nothing."""
         before = self.state
         action, self.state = TABLE[before].get(event, (Action.IGNORE, before))
         if self.state is not before:
-            self.deadline = self._deadline(now)
+            seconds = self._seconds.get(self.state)
+            self.deadline = None if seconds is None else now + seconds
         return action
-
-    def _deadline(self, now: float) -> float | None:
-        if self.state is State.HELLOED:
-            return now + self._limits.helloed_unregistered
-        if self.state is State.CHALLENGED:
-            return now + self._limits.ident_register
-        return None

@@ -32,7 +32,7 @@ from wire.overhop.codec.runs import DoneRun, JobRun, Received, Run, RunDecoder
 from wire.overhop.codec.timestamps import format_timestamp
 from wire.overhop.delivery import Deliveries
 from wire.overhop.enqueue import Enqueuer
-from wire.overhop.machine import Action, Conversation, State
+from wire.overhop.machine import Action, Conversation, Event, State
 from wire.overhop.service import OverhopService, allows
 from wire.replies import Replies
 
@@ -113,7 +113,7 @@ class OverhopSession:
         return True
 
     def connection_lost(self) -> None:
-        self._conversation.on_disconnect(self._loop.time())
+        self._conversation.on(Event.DISCONNECT, self._loop.time())
         self._finishing = True
         self._service.disconnected(self, self._wid)
         self._engine.clients.remove(self._client)
@@ -223,7 +223,7 @@ class OverhopSession:
             unknown = t == Type.GQUEUE  # a name that no queue can have: there is none
             self._replies.begin().append(encoder.ok(rid) if unknown else encoder.err(rid, error.code, error.msg))
         except ShapeError as error:
-            self._act(self._conversation.on_wrong_shape(self._loop.time()), rid, str(error))
+            self._act(self._conversation.on(Event.WRONG, self._loop.time()), rid, str(error))
 
     def _handle_other(self, t: int, rid: str, p: Payload) -> None:
         registered = self._conversation.state is State.REGISTERED
