@@ -43,8 +43,7 @@ class Closure(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerOptions:
-    """The limits of one listener. Times are in seconds; 0 switches a limit off,
-    but for ``drain_timeout``, where it means not to wait at all.
+    """The limits of one listener. Times are in seconds; 0 switches a limit off.
 
     ``allow`` lists the networks that may connect; empty means all. ``idle_timeout`` closes a connection
     on which nothing moved in either direction, unless its session allows silence. ``write_timeout`` aborts
@@ -60,13 +59,12 @@ class ListenerOptions:
     idle_timeout: float = 0.0
     write_timeout: float = 60.0
     write_high_water: int = MIB
-    drain_timeout: float = 10.0
     allow: tuple[Network, ...] = ()
     tls: ssl.SSLContext | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_connections", "max_connections_per_address", "max_unauthenticated", "partial_bytes",
-                     "handshake_timeout", "idle_timeout", "write_timeout", "drain_timeout"):  # fmt: skip
+                     "handshake_timeout", "idle_timeout", "write_timeout"):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 (no limit) or more, not {getattr(self, name)!r}")
         if self.write_high_water < 1:

@@ -78,13 +78,11 @@ class Listener:
         self._schedule_sweep()
         return HostPort(self.address.host, self._acceptor.port)
 
-    async def stop(self, drain_timeout: float | None = None) -> int:
+    async def stop(self, drain_timeout: float) -> int:
         """Stop accepting, drain every session, abort those still there after ``drain_timeout`` seconds.
 
-        Returns how many had to be aborted. None stands for the timeout of the options; 0 aborts at once.
+        Returns how many had to be aborted.
         """
-        if drain_timeout is None:
-            drain_timeout = self.options.drain_timeout
         self.stopping = True
         if self._sweeper is None:  # never started
             return 0
@@ -94,15 +92,11 @@ class Listener:
             connection.drain()
         before = self.stats.closed[Closure.STOP_TIMEOUT]
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(drain_timeout):
-                    await self._all_gone()
+            await self._all_gone(drain_timeout)
         finally:
             for connection in list(self.connections):
                 connection.give_up()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ABORT_GRACE):
-                    await self._all_gone()
+            await self._all_gone(ABORT_GRACE)
             self._sweeper.cancel()
         return self.stats.closed[Closure.STOP_TIMEOUT] - before
 
@@ -246,7 +240,9 @@ class Listener:
             if connection not in self.connections:  # uvloop would drop an open one without connection_lost
                 task.cancel()
 
-    async def _all_gone(self) -> None:
-        while self._admitted:
-            self._gone.clear()
-            await self._gone.wait()
+    async def _all_gone(self, timeout: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._admitted:
+                    self._gone.clear()
+                    await self._gone.wait()

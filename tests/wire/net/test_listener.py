@@ -182,9 +182,9 @@ def test_a_client_that_ignores_the_end_does_not_count_as_cut_off(run: Run) -> No
 def test_stopping_twice_or_before_the_start_does_no_harm(run: Run) -> None:
     async def scenario() -> None:
         async with serving() as server:
-            assert await server.listener.stop() == 0
-            assert await server.listener.stop() == 0
-        assert await Server(Recorder).listener.stop() == 0
+            assert await server.listener.stop(10) == 0
+            assert await server.listener.stop(10) == 0
+        assert await Server(Recorder).listener.stop(10) == 0
 
     run(scenario())
 

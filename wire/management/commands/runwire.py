@@ -143,7 +143,6 @@ class Command(BaseCommand):
             partial_bytes=settings.BROKER_PARTIAL_BYTES,
             handshake_timeout=settings.BROKER_HANDSHAKE_TIMEOUT,
             idle_timeout=settings.BROKER_IDLE_TIMEOUT,
-            drain_timeout=settings.BROKER_DRAIN_TIMEOUT,
             tls=tls,
         )
         return WireOptions(
