@@ -65,8 +65,6 @@ class Transitions:
                 self.resign(_WHY[event])
             case Action.REJOIN:
                 return self._rejoin()
-            case _:
-                pass
         return None
 
     def _await(self, event: Event) -> None:

@@ -184,8 +184,6 @@ class Cluster(Schedule):
                 self._after(IRC_TIME, self._irc_connected, host, host.epoch)
             case effects.DeliverLine():
                 host.position = (effect.term, effect.idx)
-            case _:
-                pass
         if self._trace is not None and not isinstance(effect, Transmit):
             self._log_effect(host, effect)
 
