@@ -123,7 +123,7 @@ class OpenLinks:
             if target not in self._unreachable:
                 self._unreachable.add(target)
                 self.happened("link failed", f"to {target}: {error}")
-            self.tell(self.node.dial_failed, target)
+            self.tell(self.node.tick)
         else:
             self._unreachable.discard(target)
 

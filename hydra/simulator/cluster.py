@@ -229,7 +229,7 @@ class Cluster(Schedule):
             return
         other = self.hosts[target]
         if other.node is None or self.network.is_split(host.index, target):
-            self.call(host, Node.dial_failed, str(target))
+            self.call(host, Node.tick)
             return
         end = self.network.connect(host.index, target)
         self._open(other, end.other, None)

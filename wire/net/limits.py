@@ -134,6 +134,7 @@ class PartialBytes:
         return client.is_stranger and count >= FEW_BYTES, count
 
 
+@dataclass(eq=False)
 class ConnectionLimits:
     """The limits of open connections, altogether and from one address, and of the bytes that they may hold.
 
@@ -141,24 +142,20 @@ class ConnectionLimits:
     what one site gets and can choose addresses from freely. 0 means no limit.
     """
 
-    def __init__(
-        self, max_connections: int = 0, max_connections_per_address: int = 0, max_unauthenticated: int = 0,
-        partial_bytes: int = 0,
-    ) -> None:  # fmt: skip
-        self.max_connections = max_connections
-        self.max_connections_per_address = max_connections_per_address
-        self.max_unauthenticated = max_unauthenticated
-        self.partial = PartialBytes(partial_bytes)
-        self.total = 0
-        self._by_client: dict[str | int, int] = {}
-        self._strangers: dict[LimitedConnection, None] = {}
+    max_connections: int = 0
+    max_connections_per_address: int = 0
+    max_unauthenticated: int = 0
+    partial: PartialBytes = field(default_factory=PartialBytes)
+    total: int = 0
+    _by_client: dict[str | int, int] = field(default_factory=dict)
+    _strangers: dict[LimitedConnection, None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, options: ListenerOptions) -> ConnectionLimits:
         """Return the limits that ``options`` give."""
         return cls(
             options.max_connections, options.max_connections_per_address, options.max_unauthenticated,
-            options.partial_bytes,
+            PartialBytes(options.partial_bytes),
         )  # fmt: skip
 
     @property
