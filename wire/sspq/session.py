@@ -7,15 +7,7 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
-from queues.engine import (
-    Delivery,
-    Destination,
-    Engine,
-    EngineError,
-    LocalDeadLetters,
-    LocalQueue,
-    Waiter,
-)
+from queues.engine import Delivery, Destination, Engine, EngineError, LocalDeadLetters, LocalQueue, Waiter
 from queues.reach import Protocol
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure

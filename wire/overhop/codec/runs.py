@@ -147,9 +147,7 @@ class _Ending:
         self._most = _GROWTH * max(count, _MANY)
         return (values[:count], rids[:count], at + count * stride) if count >= _MANY else None
 
-    def _cut_each(
-        self, data: bytes, at: int, prefix: bytes, limit: int
-    ) -> tuple[list[bytes], list[bytes], int]:
+    def _cut_each(self, data: bytes, at: int, prefix: bytes, limit: int) -> tuple[list[bytes], list[bytes], int]:
         """The same for envelopes of any length, until many have had the same."""
         values: list[bytes] = []
         rids: list[bytes] = []
