@@ -115,9 +115,9 @@ class Runner:
                     may_speak=lambda: self.driver.may_speak(),
                     on_fault=lambda unit, error: self.driver.fault(unit, error),
                 ),
-                options.irc_times,
+                options.transport.irc,
             )
-        times = options.irc_times
+        times = options.transport.irc
         self._gate = SendGate(self._irc, Pace(times.burst, times.interval))
         self._tasks: set[asyncio.Task[None]] = set()
         self._faults: deque[float] = deque(maxlen=MAX_FAULTS)
