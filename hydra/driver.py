@@ -20,22 +20,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from hydra import clock
 from hydra.errors import StoreError
 from hydra.open_links import OpenLinks
+from hydra.protocol import effects
 from hydra.protocol.codec import MessageTooLong, encode
-from hydra.protocol.effects import (
-    CloseLink,
-    ConnectIrc,
-    DeliverLine,
-    Dial,
-    Effect,
-    LeaveIrc,
-    Missed,
-    Persist,
-    Refused,
-    RoleChanged,
-    Say,
-    StoredNode,
-    Transmit,
-)
+from hydra.protocol.effects import Effect, Persist, StoredNode, Transmit
 from hydra.protocol.lines import E_RECV, passes
 from hydra.protocol.node import Node
 from hydra.protocol.roles import Role
@@ -94,10 +81,8 @@ class _Event(NamedTuple):
 
     call: Callable[..., list[Effect]]
     args: tuple[Any, ...]
-    unit: str = ""
-    """The unit of work, for logs, if another party has chosen its content: it may fail alone."""
-    link: int | None = None
-    """The link that ends if it fails."""
+    unit: str
+    link: int | None
 
 
 class Driver:
@@ -111,7 +96,7 @@ class Driver:
         self._irc = irc
         self._watcher = watcher
         self._loop = asyncio.get_running_loop()
-        self._links = OpenLinks(replace(options, fault=self.fault), node, self.tell, self.tell_of, watcher.happened)
+        self._links = OpenLinks(replace(options, fault=self.fault), node, self.tell, watcher.happened)
         self._events: deque[_Event] = deque()
         self._at_work = False
         #: Whether the node is silent for good.
@@ -162,21 +147,15 @@ class Driver:
 
     # Events.
 
-    def tell(self, event: Callable[..., list[Effect]], *args: Any) -> None:
+    def tell(self, call: Callable[..., list[Effect]], *args: Any, unit: str = "", link: int | None = None) -> None:
         """Give the node an event: one of its methods, and the arguments after the time.
 
-        If it fails, the node is silent from then on, and `Watcher.failed` is called.
+        If it fails, the node is silent from then on, and `Watcher.failed` is called. With `unit`, the name of this work
+        for logs, another party has chosen its content: if it fails, it is given up alone, and its `link` ends.
         """
-        self._tell(_Event(event, args))
-
-    def tell_of(self, unit: str, event: Callable[..., list[Effect]], *args: Any, link: int | None = None) -> None:
-        """The same for another party's content: if it fails, it is given up alone, with its link."""
-        self._tell(_Event(event, args, unit, link))
-
-    def _tell(self, event: _Event) -> None:
         if self.over:
             return
-        self._events.append(event)
+        self._events.append(_Event(call, args, unit, link))
         if self._at_work:
             return
         self._at_work = True
@@ -218,10 +197,8 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         now = clock.now()
-        self._timer = clock.call_at(self._loop, min(max(self.node.deadline, now), now + LONGEST_SLEEP), self._wake)
-
-    def _wake(self) -> None:
-        self.tell(self.node.tick)
+        wake_at = min(max(self.node.deadline, now), now + LONGEST_SLEEP)
+        self._timer = clock.call_at(self._loop, wake_at, self.tell, self.node.tick)
 
     def irc_connected(self) -> None:
         """Registered, and in all channels."""
@@ -253,7 +230,7 @@ class Driver:
 
     def _carry_out_alone(self, effect: Effect) -> None:
         """Carry out an effect; a failure costs the effect alone, unless promises depend on it."""
-        if isinstance(effect, Persist | ConnectIrc | LeaveIrc):
+        if isinstance(effect, effects.Persist | effects.ConnectIrc | effects.LeaveIrc):
             self._carry_out(effect)
             return
         try:
@@ -263,29 +240,29 @@ class Driver:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Transmit():
+            case effects.Transmit():
                 self._transmit(effect)
-            case Dial(target):
+            case effects.Dial(target):
                 self._links.dial(target)
-            case CloseLink(number, reason):
+            case effects.CloseLink(number, reason):
                 self._links.close(number, reason)
-            case Persist():
+            case effects.Persist():
                 self._persist(effect)
-            case Say(line, message):
+            case effects.Say(line, message):
                 if self._irc is None or not self._irc.say(line):
                     self._watcher.happened("line lost", f"{message} cannot be sent: {line[:200]}")
-            case ConnectIrc() if self._irc is not None:
+            case effects.ConnectIrc() if self._irc is not None:
                 self._irc.connect()
-            case LeaveIrc(reason) if self._irc is not None:
+            case effects.LeaveIrc(reason) if self._irc is not None:
                 self._irc.leave(reason)
                 self._watcher.happened("irc", f"left: {reason}")
-            case DeliverLine(term, idx, line):
+            case effects.DeliverLine(term, idx, line):
                 self._watcher.delivered(term, idx, line)
-            case Missed(term, first, last):
+            case effects.Missed(term, first, last):
                 self._watcher.happened("lines missed", f"term {term}, {first} to {last}")
-            case Refused(message, reason):
+            case effects.Refused(message, reason):
                 self._watcher.happened("line refused", f"{message}: {reason}")
-            case RoleChanged(role, term, leader):
+            case effects.RoleChanged(role, term, leader):
                 self._watcher.changed(role, term, leader)
 
     def _transmit(self, effect: Transmit) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -23,8 +24,6 @@ PIECE: Final = 4096
 class _Neighbour:
     """The handler of one link."""
 
-    __slots__ = ("_links", "_number")
-
     def __init__(self, links: OpenLinks, number: int) -> None:
         self._links = links
         self._number = number
@@ -36,34 +35,27 @@ class _Neighbour:
         self._links.lost(self._number, reason)
 
 
+@dataclass(eq=False)
 class OpenLinks:
     """The links of one driver."""
 
-    def __init__(
-        self,
-        options: TransportOptions,
-        node: Node,
-        tell: Callable[..., None],
-        tell_of: Callable[..., None],
-        happened: Callable[[str, str], None],
-    ) -> None:
-        """`tell` and `tell_of` give the node events (`Driver`), `happened` is for operators."""
-        self.listeners: list[LinkListener] = []
-        self._options = options
-        self._node = node
-        self._tell = tell
-        self._tell_of = tell_of
-        self._happened = happened
-        self._loop = asyncio.get_running_loop()
-        self._links: dict[int, TransportLink] = {}
-        #: Links that their transport is still opening.
-        self._unopened: set[int] = set()
-        self._last_number = 0
-        self._silent = False
-        #: The dials under way, by target: a neighbour would accept every link that is opened to it.
-        self._dials: dict[str, asyncio.Task[None]] = {}
-        #: Targets whose last dial has failed: reported once.
-        self._unreachable: set[str] = set()
+    options: TransportOptions
+    node: Node
+    #: Gives the node an event (`Driver.tell`).
+    tell: Callable[..., None]
+    #: For operators.
+    happened: Callable[[str, str], None]
+    listeners: list[LinkListener] = field(default_factory=list)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _links: dict[int, TransportLink] = field(default_factory=dict)
+    #: Links that their transport is still opening.
+    _unopened: set[int] = field(default_factory=set)
+    _last_number: int = 0
+    _silent: bool = False
+    #: The dials under way, by target: a neighbour would accept every link that is opened to it.
+    _dials: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    #: Targets whose last dial has failed: reported once.
+    _unreachable: set[str] = field(default_factory=set)
 
     # Life.
 
@@ -71,7 +63,7 @@ class OpenLinks:
         """Listen on all addresses. Raises TransportError; then none is listened on."""
         try:
             for address in addresses:
-                self.listeners.append(await listen(address, self._options, partial(self._accept, None)))
+                self.listeners.append(await listen(address, self.options, partial(self._accept, None)))
         except BaseException:
             await self._close_listeners()
             raise
@@ -105,7 +97,7 @@ class OpenLinks:
         number = self._last_number
         self._links[number] = link
         self._unopened.add(number)
-        self._happened("link opened", f"to {target}" if target is not None else f"from {link.origin}")
+        self.happened("link opened", f"to {target}" if target is not None else f"from {link.origin}")
         # The transport is still opening the link: a message can be sent in the next turn of the loop.
         self._loop.call_soon(self._opened, number, target, link.origin)
         return _Neighbour(self, number)
@@ -113,7 +105,7 @@ class OpenLinks:
     def _opened(self, number: int, target: str | None, origin: str) -> None:
         self._unopened.discard(number)
         if number in self._links:
-            self._tell(partial(self._node.link_opened, target=target, origin=origin), number)
+            self.tell(partial(self.node.link_opened, target=target, origin=origin), number)
 
     def dial(self, target: str) -> None:
         """Open a link to an address, unless a dial is under way."""
@@ -126,12 +118,12 @@ class OpenLinks:
     async def _dial(self, target: str) -> None:
         opened: Accept = partial(self._accept, target)
         try:
-            await dial(parse_node_address(target), self._options, opened, listeners=self.listeners)
+            await dial(parse_node_address(target), self.options, opened, listeners=self.listeners)
         except (TransportError, OSError) as error:
             if target not in self._unreachable:
                 self._unreachable.add(target)
-                self._happened("link failed", f"to {target}: {error}")
-            self._tell(self._node.dial_failed, target)
+                self.happened("link failed", f"to {target}: {error}")
+            self.tell(self.node.tick)
         else:
             self._unreachable.discard(target)
 
@@ -151,7 +143,7 @@ class OpenLinks:
             if number not in self._links:
                 return
             piece = data[start : start + PIECE]
-            self._tell_of(self.name(number), self._node.data_received, number, piece, link=number)
+            self.tell(self.node.data_received, number, piece, unit=self.name(number), link=number)
 
     def write(self, number: int, data: bytes) -> None:
         """Send lines over a link, if it is open."""
@@ -163,16 +155,16 @@ class OpenLinks:
     def lost(self, number: int, reason: str) -> None:
         """The other side or the network has closed a link."""
         if self._links.pop(number, None) is not None:
-            self._happened("link closed", reason)
-            self._tell(self._node.link_closed, number)
+            self.happened("link closed", reason)
+            self.tell(self.node.link_closed, number)
 
     def close(self, number: int, reason: str) -> None:
         """Close a link that the node knows to be closed."""
         if (link := self._links.pop(number, None)) is not None:
-            self._happened("link closed", reason)
+            self.happened("link closed", reason)
             link.close()
 
     def end(self, number: int, reason: str) -> None:
         """Close a link, and tell the node."""
         self.close(number, reason)
-        self._tell(self._node.link_closed, number)
+        self.tell(self.node.link_closed, number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from hydra.irc.settings import IrcServer, IrcTimes, IrcUser
 from hydra.protocol.admission import AdmissionRules
@@ -35,7 +35,6 @@ class HydraOptions:
     admission: AdmissionRules = field(default_factory=AdmissionRules)
     transport: TransportOptions = field(default_factory=TransportOptions)
     irc: tuple[IrcServer, IrcUser] | None = None
-    irc_times: IrcTimes = field(default_factory=IrcTimes)
     recv: str | None = None
     """The queue of lines from IRC."""
     send: str | None = None
@@ -46,46 +45,30 @@ class HydraOptions:
     """For the queue of lines for IRC."""
 
 
-def options_from_settings(
-    *,
-    name: str,
-    listen: tuple[NodeAddress, ...],
-    links: tuple[NodeAddress, ...],
-    found: bool,
-    irc: tuple[IrcServer, IrcUser] | None,
-    recv: str | None,
-    send: str | None,
-    insecure: bool = False,
-) -> HydraOptions:
-    """The options of Django's settings and the command line.
-
-    Raises ValueError for invalid times, and TlsConfigurationError.
-    """
+def settings_options(*, insecure: bool = False) -> dict[str, Any]:
+    """The options of a node that are Django's settings. Raises ValueError for invalid times; TlsConfigurationError."""
     from django.conf import settings
 
-    pace = IrcTimes(burst=settings.BROKER_HYDRA_IRC_BURST, interval=settings.BROKER_HYDRA_IRC_INTERVAL)
-    return HydraOptions(
-        name=name, listen=listen, links=links, found=found, irc=irc, recv=recv, send=send,
-        times=Times(
+    return {
+        "times": Times(
             max_ping=settings.BROKER_HYDRA_MAX_PING,
             max_vote_min=settings.BROKER_HYDRA_MAX_VOTE_MIN,
             max_vote_max=settings.BROKER_HYDRA_MAX_VOTE_MAX,
             max_meet=settings.BROKER_HYDRA_MAX_MEET,
             wait_for_lease=settings.BROKER_HYDRA_WAIT_FOR_LEASE,
         ),
-        admission=AdmissionRules(
+        "admission": AdmissionRules(
             allow=settings.BROKER_HYDRA_ALLOW,
             disconnects=settings.BROKER_HYDRA_MAX_DISCONNECTS,
             links=settings.BROKER_HYDRA_MAX_LINKS,
         ),
-        transport=_transport_options(pace, insecure=insecure),
-        irc_times=pace,
-        store=conninfo_from_settings(),
-        engine=engine_options("hydra"),
-    )  # fmt: skip
+        "transport": _transport_options(insecure=insecure),
+        "store": conninfo_from_settings(),
+        "engine": engine_options("hydra"),
+    }
 
 
-def _transport_options(pace: IrcTimes, *, insecure: bool) -> TransportOptions:
+def _transport_options(*, insecure: bool) -> TransportOptions:
     from django.conf import settings
 
     server_tls = client_tls = None
@@ -94,6 +77,7 @@ def _transport_options(pace: IrcTimes, *, insecure: bool) -> TransportOptions:
             settings.BROKER_HYDRA_TLS_CERT, settings.BROKER_HYDRA_TLS_KEY, settings.BROKER_HYDRA_TLS_CA
         )
     secret = b"" if settings.BROKER_HYDRA_SECRET == NO_SECRET else settings.BROKER_HYDRA_SECRET.encode()
+    pace = IrcTimes(burst=settings.BROKER_HYDRA_IRC_BURST, interval=settings.BROKER_HYDRA_IRC_INTERVAL)
     return TransportOptions(secret, server_tls, client_tls, insecure, irc=pace)
 
 

@@ -29,7 +29,7 @@ from hydra.sender import Sender
 from hydra.snapshot import snapshot
 from hydra.storage.database_thread import DatabaseThread
 from hydra.storage.line_records import RECV_LENGTH, SentLines, forget_recorded, has_node, prepare_queue, prune
-from hydra.storage.node_row import NodeStore
+from hydra.storage.node_row import NodeStore, StoreHandlers
 from hydra.transports.base import TransportError
 from queues.engine import Engine
 
@@ -103,7 +103,8 @@ class Runner:
         self._sender: Sender | None = None
         self._irc: IrcConnection | None = None
         if options.irc is not None:
-            from hydra.irc.connection import IrcConnection, IrcHandlers  # the extra `irc`
+            from hydra.irc.attempt import IrcHandlers
+            from hydra.irc.connection import IrcConnection
 
             self._irc = IrcConnection(
                 *options.irc,
@@ -114,9 +115,9 @@ class Runner:
                     may_speak=lambda: self.driver.may_speak(),
                     on_fault=lambda unit, error: self.driver.fault(unit, error),
                 ),
-                options.irc_times,
+                options.transport.irc,
             )
-        times = options.irc_times
+        times = options.transport.irc
         self._gate = SendGate(self._irc, Pace(times.burst, times.interval))
         self._tasks: set[asyncio.Task[None]] = set()
         self._faults: deque[float] = deque(maxlen=MAX_FAULTS)
@@ -127,11 +128,10 @@ class Runner:
         """Start all parts; `stack` stops them in order."""
         options = self.options
         stack.push_async_callback(self._database.stop)
-        self.store = await NodeStore.open(
-            options.name, options.store,
-            on_lost=self._store_lost, on_back=self._store_back, on_failed=self._store_failed, on_command=self._command,
-            answer=self._answer,
-        )  # fmt: skip
+        handlers = StoreHandlers(
+            on_lost=self._store_lost, on_back=self._store_back, on_failed=self._fail, on_command=self._command
+        )
+        self.store = await NodeStore.open(options.name, options.store, handlers, answer=self._answer)
         stack.push_async_callback(self.store.close)
         self._position = self.store.lease.position
         self.driver = self._new_driver()
@@ -260,9 +260,6 @@ class Runner:
                 self._be_silent(str(error))
                 self._keep(self._begin_anew(LISTEN_AGAIN))
 
-    def _store_failed(self, error: StoreError) -> None:
-        self._fail(error)
-
     def _fail(self, error: Exception) -> None:
         logger.error("the node cannot go on: %s", error)
         self.driver.silence(str(error))
@@ -275,9 +272,9 @@ class Runner:
             case CommandAction.RESIGN:
                 self.driver.tell(node.step_down)
             case CommandAction.DROP:
-                self.driver.tell_of("an operator's command", node.drop, number, f"dropped by {by}")
+                self.driver.tell(node.drop, number, f"dropped by {by}", unit="an operator's command")
             case CommandAction.DISCONNECT_LINK:
-                self.driver.tell_of("an operator's command", node.disconnect, number, f"closed by {by}")
+                self.driver.tell(node.disconnect, number, f"closed by {by}", unit="an operator's command")
 
     # Called by the driver (`Watcher`).
 
@@ -340,7 +337,7 @@ class Runner:
 
     def _submit(self, message: str, line: str) -> None:
         self._gate.spend()
-        self.driver.tell_of(f"message {message} for IRC", self.driver.node.submit, message, line)
+        self.driver.tell(self.driver.node.submit, message, line, unit=f"message {message} for IRC")
 
     def _gate_changed(self) -> None:
         self._gate.changed()

@@ -183,12 +183,8 @@ def _role(node: NodeSnapshot) -> str:
 def _comings_and_goings(before: NodeSnapshot | None, after: NodeSnapshot) -> Iterator[tuple[str, str]]:
     known = {} if before is None else {member.id: member for member in before.members}
     here = {member.id: member for member in after.members}
-    for id, member in here.items():
-        if id not in known:
-            yield "joined", f"{member} is a node of the network"
-    for id, member in known.items():
-        if id not in here:
-            yield "left", f"{member} is no node of the network any more"
+    yield from (("joined", f"{here[id]} is a node of the network") for id in here if id not in known)
+    yield from (("left", f"{known[id]} is no node of the network any more") for id in known if id not in here)
 
 
 def _electorate(before: NodeSnapshot | None, after: NodeSnapshot) -> str:

@@ -8,44 +8,39 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from peers.backoff import Backoff
 from peers.client_core import ClientCore
 from peers.codec.envelope import MAX_FRAME
 from peers.connection import LINGER, check_url, close_of
-from peers.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, again
+from wire.client.backoff import Backoff
+from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, again
 
 
+@dataclass(eq=False)
 class AsyncConnection:
     """Carries frames for a core, for any number of tasks."""
 
-    def __init__(
-        self,
-        core: ClientCore,
-        url: str,
-        *,
-        timeout: float,
-        prefetch: int,
-        tls: ssl.SSLContext | None,
-        backoff: Backoff,
-    ) -> None:
-        """Make a connection that is not open yet: call `connect`. Raises ValueError for a bad URL."""
-        check_url(url)
-        self._core = core
-        self._url = url
-        self._timeout = timeout
-        self._prefetch = prefetch
-        self._tls = tls
-        self._backoff = backoff
-        self._socket: ClientConnection | None = None
-        self._runner: asyncio.Task[None] | None = None
-        self._news = asyncio.Event()
-        self._turn = asyncio.Lock()
-        self._unsent = asyncio.Event()
+    core: ClientCore
+    url: str
+    _: KW_ONLY
+    timeout: float
+    prefetch: int
+    tls: ssl.SSLContext | None
+    backoff: Backoff
+    _socket: ClientConnection | None = None
+    _runner: asyncio.Task[None] | None = None
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _unsent: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        """Nothing happens yet: call `connect`. Raises ValueError for a bad URL."""
+        check_url(self.url)
 
     async def connect(self) -> None:
         """Connect and register. Raises OSError, Rejected, ConnectionLost, ReplyTimeout, ProtocolViolation."""
@@ -79,8 +74,8 @@ class AsyncConnection:
 
     def check(self) -> None:
         """Raise the error that ended the client, or ConnectionLost if it is closed."""
-        if self._core.error is not None:
-            raise again(self._core.error)
+        if self.core.error is not None:
+            raise again(self.core.error)
         if self._runner is None or self._runner.done():
             raise ConnectionLost("not connected")
 
@@ -94,29 +89,29 @@ class AsyncConnection:
         self.tell()
 
     async def _open(self) -> None:
-        options: dict[str, Any] = {} if self._tls is None else {"ssl": self._tls}
+        options: dict[str, Any] = {} if self.tls is None else {"ssl": self.tls}
         try:
             self._socket = await connect(
-                self._url, compression=None, max_size=MAX_FRAME, open_timeout=self._timeout, close_timeout=LINGER,
+                self.url, compression=None, max_size=MAX_FRAME, open_timeout=self.timeout, close_timeout=LINGER,
                 **options,
             )  # fmt: skip
         except WebSocketException as error:
             raise ProtocolViolation(f"no WebSocket there: {error}") from error
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self.timeout):
                 await self._register(self._socket)
         except TimeoutError:
             await self._drop(None)
-            raise ReplyTimeout(f"no answer to the register for {self._timeout} s") from None
+            raise ReplyTimeout(f"no answer to the register for {self.timeout} s") from None
         except BaseException:
             await self._drop(None)
             raise
 
     async def _register(self, socket: ClientConnection) -> None:
-        self._core.connected()
+        self.core.connected()
         try:
-            await socket.send(self._core.outgoing.popleft(), text=True)
-            while not self._core.established:
+            await socket.send(self.core.outgoing.popleft(), text=True)
+            while not self.core.established:
                 self._take(await socket.recv())
         except ConnectionClosed as closed:
             raise await self._drop(closed) or ConnectionLost(str(closed)) from closed
@@ -126,9 +121,9 @@ class AsyncConnection:
         try:
             while True:
                 await self._pump()
-                if self._core.error is None:
+                if self.core.error is None:
                     await self._reconnect()
-                if self._core.error is not None:
+                if self.core.error is not None:
                     return
         finally:
             sender.cancel()
@@ -151,30 +146,30 @@ class AsyncConnection:
 
     def _has_room(self) -> bool:
         # An answer may be behind messages that the host does not take.
-        return len(self._core.inbox) < self._prefetch or self._core.awaits_answer
+        return len(self.core.inbox) < self.prefetch or self.core.awaits_answer
 
     async def _send_replies(self) -> None:
         """In a task of its own: a reader that waited for the broker to read would deadlock with a broker doing so."""
         while True:
             await self._unsent.wait()
             self._unsent.clear()
-            if self._core.outgoing:
+            if self.core.outgoing:
                 async with self._turn:
                     await self._send()
 
     async def _send(self) -> None:
-        outgoing = self._core.outgoing
+        outgoing = self.core.outgoing
         with contextlib.suppress(ConnectionClosed):  # the reader sees it too, and connects again
             while outgoing and self._socket is not None:
                 await self._socket.send(outgoing.popleft(), text=True)
 
     async def _reconnect(self) -> None:
-        for delay in self._backoff.delays():
+        for delay in self.backoff.delays():
             await asyncio.sleep(delay)
             try:
                 await self._open()
             except (OSError, ClientError):
-                if self._core.error is not None:
+                if self.core.error is not None:
                     return
             else:
                 self.tell()
@@ -182,12 +177,12 @@ class AsyncConnection:
 
     def _take(self, message: str | bytes) -> None:
         if isinstance(message, str):  # binary messages have no meaning
-            self._core.received(message.encode())
+            self.core.received(message.encode())
 
     async def _drop(self, closed: ConnectionClosed | None) -> Exception | None:
         """Forget the connection, which has ended; return the broker's rejection, if it was one."""
         socket, self._socket = self._socket, None
-        rejection = self._core.disconnected(*(close_of(closed) if closed else (None, "")))
+        rejection = self.core.disconnected(*(close_of(closed) if closed else (None, "")))
         if socket is not None:
             await socket.close()
         return rejection

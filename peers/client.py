@@ -16,13 +16,13 @@ from collections.abc import Callable, Generator, Mapping
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
-from peers.backoff import Backoff
 from peers.client_async import AsyncPeerClient
 from peers.client_core import Answer, ClientCore, Message
 from peers.codec.envelope import BROADCAST
 from peers.connection import Connection
 from peers.dedupe import DEFAULT_SIZE
 from peers.errors import NoAnswer
+from wire.client.backoff import Backoff
 
 __all__ = ["AsyncPeerClient", "Message", "PeerClient"]
 

@@ -18,13 +18,13 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 from peers.async_connection import AsyncConnection
-from peers.backoff import Backoff
 
 # sync: from peers.client_async import AsyncPeerClient
 from peers.client_core import Answer, ClientCore, Message
 from peers.codec.envelope import BROADCAST
 from peers.dedupe import DEFAULT_SIZE
 from peers.errors import NoAnswer
+from wire.client.backoff import Backoff
 
 __all__ = ["AsyncPeerClient", "Message"]  # async only
 # sync: __all__ = ["AsyncPeerClient", "Message", "PeerClient"]

@@ -16,7 +16,8 @@ from peers.codec import frames, signing
 from peers.codec.envelope import Envelope, build, encode
 from peers.codec.frames import Deliver, Peers
 from peers.dedupe import Dedupe
-from peers.errors import ClientError, ProtocolViolation, Rejected, TakenOver, rejected
+from peers.errors import Rejected, TakenOver, rejected
+from wire.client.errors import ClientError, ProtocolViolation
 
 #: After so many envelopes or bytes the broker is asked to confirm them.
 CONFIRM_COUNT: Final = 256
@@ -68,8 +69,6 @@ class Message:
 
 class Answer:
     """The answer to a `peers` request, once it has come."""
-
-    __slots__ = ("names", "upto")
 
     def __init__(self, upto: int) -> None:
         #: The answer confirms the first so many envelopes of this client.
@@ -152,18 +151,15 @@ class ClientCore:
         if self.phase is Phase.REGISTERING:
             if not isinstance(frame, Peers):
                 raise ProtocolViolation("the register was answered with something else than peers")
-            self._establish()
+            self.phase = Phase.ESTABLISHED
+            self.outgoing.extend(self._unconfirmed)
+            self.outgoing.extend(frames.peers_request() for _ in self._answers)
         elif isinstance(frame, Peers):
             self._answer(frame.names)
         elif isinstance(frame, Deliver):
             self._deliver(frame)
         else:
             self.dropped[frame.reason] += 1
-
-    def _establish(self) -> None:
-        self.phase = Phase.ESTABLISHED
-        self.outgoing.extend(self._unconfirmed)
-        self.outgoing.extend(frames.peers_request() for _ in self._answers)
 
     # Sending
 

@@ -13,10 +13,10 @@ from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketExcepti
 from websockets.sync.client import ClientConnection, connect
 from websockets.uri import parse_uri
 
-from peers.backoff import Backoff
 from peers.client_core import ClientCore
 from peers.codec.envelope import MAX_FRAME
-from peers.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, again
+from wire.client.backoff import Backoff
+from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, again
 
 #: Seconds a closing client waits for the broker to close too.
 LINGER: Final = 5.0

@@ -8,8 +8,6 @@ DEFAULT_SIZE: Final = 10_000
 class Dedupe:
     """Remembers up to `size` ids; when there are more it forgets the one that was used longest ago."""
 
-    __slots__ = ("_ids", "_size")
-
     def __init__(self, size: int = DEFAULT_SIZE) -> None:
         """Raises ValueError for a size below 1."""
         if size < 1:

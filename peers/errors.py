@@ -11,27 +11,7 @@ one (docs/protocols/peerbus.md, "Closes"):
 
 from typing import ClassVar
 
-from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout
-
-__all__ = [
-    "ClientError",
-    "ConnectionLost",
-    "InvalidEnvelope",
-    "InvalidToken",
-    "LineTooLong",
-    "MessageTooLarge",
-    "NameClaimed",
-    "NoAnswer",
-    "ProtocolViolation",
-    "Rejected",
-    "ReplyTimeout",
-    "TakenOver",
-    "UnsupportedVersion",
-    "UnusableName",
-    "WeakSecret",
-    "again",
-    "rejected",
-]
+from wire.client.errors import ClientError
 
 
 class InvalidEnvelope(ClientError, ValueError):
@@ -94,11 +74,6 @@ class UnsupportedVersion(Rejected, reason="unsupported protocol version"):
 
 class UnusableName(Rejected, reason="peer name cannot be used"):
     """A name has up to 240 characters and no NUL, is not `*`, and does not begin with `queue:` or `topic:`."""
-
-
-def again(error: ClientError) -> ClientError:
-    """Return a copy of the exception that ended the client, for each caller that raises it."""
-    return type(error)(*error.args)
 
 
 def rejected(code: int, reason: str) -> Rejected:

@@ -10,7 +10,6 @@ and changes nothing. `Conversation` is one connection's place in the table.
 
 from collections.abc import Mapping
 from enum import Enum, auto
-from types import MappingProxyType
 from typing import Final
 
 from peers.codec.envelope import Envelope
@@ -75,58 +74,52 @@ _REJECTED = (Action.REJECT, State.CLOSED)
 _HELD = (Action.HOLD, State.REGISTERING)
 _GONE = (Action.NOTHING, State.CLOSED)
 
-TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = MappingProxyType(
-    {
-        State.AWAITING_REGISTER: {
-            Event.REGISTER: (Action.BIND, State.REGISTERING),
-            Event.UNFIT: _REJECTED,
-            Event.NO_FRAME: _REJECTED,
-            Event.DISCONNECT: _GONE,
-        },
-        State.REGISTERING: {
-            Event.REGISTERED: (Action.WELCOME, State.ESTABLISHED),
-            Event.REFUSED: _REJECTED,
-            Event.REGISTER: (Action.COUNT, State.REGISTERING),
-            Event.ENVELOPE: _HELD,
-            Event.ACK: _HELD,
-            Event.PEERS: _HELD,
-            Event.IGNORED: (Action.COUNT, State.REGISTERING),
-            Event.DISCONNECT: _GONE,
-        },
-        State.ESTABLISHED: {
-            Event.REGISTER: (Action.COUNT, State.ESTABLISHED),
-            Event.ENVELOPE: (Action.ROUTE, State.ESTABLISHED),
-            Event.ACK: (Action.ACKNOWLEDGE, State.ESTABLISHED),
-            Event.PEERS: (Action.LIST, State.ESTABLISHED),
-            Event.IGNORED: (Action.COUNT, State.ESTABLISHED),
-            Event.DISCONNECT: _GONE,
-        },
-        State.CLOSED: {},
-    }
-)
+TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = {
+    State.AWAITING_REGISTER: {
+        Event.REGISTER: (Action.BIND, State.REGISTERING),
+        Event.UNFIT: _REJECTED,
+        Event.NO_FRAME: _REJECTED,
+        Event.DISCONNECT: _GONE,
+    },
+    State.REGISTERING: {
+        Event.REGISTERED: (Action.WELCOME, State.ESTABLISHED),
+        Event.REFUSED: _REJECTED,
+        Event.REGISTER: (Action.COUNT, State.REGISTERING),
+        Event.ENVELOPE: _HELD,
+        Event.ACK: _HELD,
+        Event.PEERS: _HELD,
+        Event.IGNORED: (Action.COUNT, State.REGISTERING),
+        Event.DISCONNECT: _GONE,
+    },
+    State.ESTABLISHED: {
+        Event.REGISTER: (Action.COUNT, State.ESTABLISHED),
+        Event.ENVELOPE: (Action.ROUTE, State.ESTABLISHED),
+        Event.ACK: (Action.ACKNOWLEDGE, State.ESTABLISHED),
+        Event.PEERS: (Action.LIST, State.ESTABLISHED),
+        Event.IGNORED: (Action.COUNT, State.ESTABLISHED),
+        Event.DISCONNECT: _GONE,
+    },
+    State.CLOSED: {},
+}
 
 #: The event that each kind of frame is.
-EVENTS: Final[Mapping[type[Frame], Event]] = MappingProxyType(
-    {
-        Register: Event.REGISTER,
-        Ack: Event.ACK,
-        PeersRequest: Event.PEERS,
-        Envelope: Event.ENVELOPE,
-        Ignored: Event.IGNORED,
-    }
-)
+EVENTS: Final[Mapping[type[Frame], Event]] = {
+    Register: Event.REGISTER,
+    Ack: Event.ACK,
+    PeersRequest: Event.PEERS,
+    Envelope: Event.ENVELOPE,
+    Ignored: Event.IGNORED,
+}
 
 
 #: The action for each kind of frame of an established connection, which none of them ends.
-SERVED: Final[Mapping[type[Frame], Action]] = MappingProxyType(
-    {kind: TABLE[State.ESTABLISHED][event][0] for kind, event in EVENTS.items()}
-)
+SERVED: Final[Mapping[type[Frame], Action]] = {
+    kind: TABLE[State.ESTABLISHED][event][0] for kind, event in EVENTS.items()
+}
 
 
 class Conversation:
     """One connection's place in the table."""
-
-    __slots__ = ("state",)
 
     def __init__(self) -> None:
         self.state = State.AWAITING_REGISTER

@@ -13,7 +13,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
 from peers.client import AsyncPeerClient, Message
-from peers.errors import ClientError
+from wire.client.errors import ClientError
 
 INSTRUCTIONS = (
     "You are one of several peers that send each other messages; they are kept until you fetch them. Look who is there "

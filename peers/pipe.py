@@ -7,6 +7,7 @@ only a token that their register leaves out is put in, so that they need not kno
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from websockets.exceptions import ConnectionClosed
@@ -14,7 +15,8 @@ from websockets.sync.client import ClientConnection
 
 from peers.codec.lines import LineDecoder, line
 from peers.codec.parsing import MalformedJson, loads
-from peers.errors import ConnectionLost, LineTooLong
+from peers.errors import LineTooLong
+from wire.client.errors import ConnectionLost
 
 READ_SIZE: Final = 64 * 1024
 
@@ -30,22 +32,16 @@ def with_token(register: bytes, token: str | None) -> bytes:
     return json.dumps(fields | {"token": token}).encode()
 
 
+@dataclass
 class Pipe:
     """Both directions of the bridge; `read` gives up to so many bytes, none at the end, and `write` takes all."""
 
-    def __init__(
-        self,
-        connection: ClientConnection,
-        read: Callable[[int], bytes],
-        write: Callable[[bytes], object],
-        token: str | None,
-    ) -> None:
-        self._connection = connection
-        self._read = read
-        self._write = write
-        self._token = token
-        self._finished = False
-        self._error: LineTooLong | OSError | None = None
+    connection: ClientConnection
+    read: Callable[[int], bytes]
+    write: Callable[[bytes], object]
+    token: str | None
+    _finished: bool = False
+    _error: LineTooLong | OSError | None = None
 
     def run(self) -> None:
         """Bridge until the end of input; frames of the broker are written until then.
@@ -57,9 +53,9 @@ class Pipe:
         threading.Thread(target=self._send_lines, daemon=True).start()
         try:
             while True:
-                message = self._connection.recv()
+                message = self.connection.recv()
                 if isinstance(message, str):  # binary messages have no meaning
-                    self._write(line(message.encode()))
+                    self.write(line(message.encode()))
         except ConnectionClosed as closed:
             if self._error is not None:
                 raise self._error from None
@@ -69,22 +65,22 @@ class Pipe:
     def _send_lines(self) -> None:
         decoder = LineDecoder()
         try:
-            while decoder.error is None and (data := self._read(READ_SIZE)):
+            while decoder.error is None and (data := self.read(READ_SIZE)):
                 self._send(decoder.feed(data))
             self._send(decoder.finish())
             self._error = decoder.error
             self._finished = True
-            self._connection.close()
+            self.connection.close()
         except ConnectionClosed:
             pass  # the other direction says why
         except OSError as error:
             self._error = error
-            self._connection.close()
+            self.connection.close()
 
     def _send(self, frames: list[bytes]) -> None:
         for frame in frames:
-            self._connection.send(with_token(frame, self._token) if self._token else frame, text=True)
-            self._token = None  # only the first frame is a register
+            self.connection.send(with_token(frame, self.token) if self.token else frame, text=True)
+            self.token = None  # only the first frame is a register
 
 
 def _how(closed: ConnectionClosed) -> str:

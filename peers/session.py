@@ -9,27 +9,9 @@ from itertools import groupby
 from typing import Any
 
 from peers import gateway
+from peers.codec import frames
 from peers.codec.envelope import BROADCAST, Envelope
-from peers.codec.frames import (
-    INVALID_TOKEN,
-    NAME_CLAIMED,
-    NO_FRAME,
-    PERSISTENCE_FAILED,
-    SLOW_CONSUMER,
-    TAKEN_OVER,
-    Ack,
-    Frame,
-    Ignored,
-    Rejection,
-    deliver_frames,
-    handshake,
-    is_typed,
-    parse_frame,
-    peers_frame,
-    plain_acks,
-    plain_letters,
-)
-from peers.codec.frames import Register as RegisterFrame
+from peers.codec.frames import Ack, Frame, Ignored, Rejection
 from peers.machine import SERVED, Action, Conversation, Event, State
 from peers.server.transport import INTERNAL_ERROR, Transport
 from peers.service import PeerbusService
@@ -65,7 +47,7 @@ STORE_AWAY = Rejection(1011, "message store unavailable")
 
 TOO_MANY_NAMES = Rejection(1008, "too many names for this token")
 #: The close frame for a register that the mailbox service refuses.
-REFUSALS: dict[type[EngineError], Rejection] = {MailboxClaimed: NAME_CLAIMED, TooManyNames: TOO_MANY_NAMES}
+REFUSALS: dict[type[EngineError], Rejection] = {MailboxClaimed: frames.NAME_CLAIMED, TooManyNames: TOO_MANY_NAMES}
 
 FORBIDDEN = Ignored("recipient not allowed for this token")
 BINARY = Ignored("binary message")
@@ -115,13 +97,13 @@ class PeerSession:
     def texts_received(self, texts: Sequence[bytes]) -> None:
         """Text messages have arrived."""
         if self._conversation.state is State.ESTABLISHED:
-            if self._mailbox is not None and (keys := plain_acks(texts)):
+            if self._mailbox is not None and (keys := frames.plain_acks(texts)):
                 self._mailbox_service.take_in(Acks(self._mailbox, keys))
                 return
-            for typed, some in groupby(texts, is_typed):
+            for typed, some in groupby(texts, frames.is_typed):
                 run = [*some]
                 if typed or not self._post(run):
-                    self._serve(map(parse_frame, run))
+                    self._serve(map(frames.parse_frame, run))
             return
         for text in texts:
             if self._conversation.state is State.AWAITING_REGISTER:
@@ -129,10 +111,12 @@ class PeerSession:
                 continue
             if self._ended:
                 return
-            frame = parse_frame(text)
+            frame = frames.parse_frame(text)
             action = self._conversation.on_frame(frame)
             if action is Action.HOLD:
-                self._hold(frame, len(text))
+                self._held.append(frame)
+                self._held_bytes += len(text)
+                self._read_or_wait()
             elif action is Action.COUNT:
                 self._count(frame)
 
@@ -158,7 +142,7 @@ class PeerSession:
         """Something that the mailbox service does for this connection cannot be done."""
         self._close(INTERNAL_ERROR)
 
-    def _serve(self, frames: Iterable[Frame]) -> None:
+    def _serve(self, received: Iterable[Frame]) -> None:
         """Do what frames ask for, in their order: letters and acknowledgements as runs, up to what is neither."""
         mailbox, engine, client = self._mailbox, self._engine, self._client
         if mailbox is None or engine is None or client is None:
@@ -167,7 +151,7 @@ class PeerSession:
         ways: dict[str, Destination | bool] = {}
         sent = 0
         try:
-            for frame in frames:
+            for frame in received:
                 action = SERVED[type(frame)]
                 if action is Action.ROUTE:
                     assert isinstance(frame, Envelope)
@@ -196,7 +180,7 @@ class PeerSession:
     def _post(self, texts: list[bytes]) -> bool:
         """Take in frames as one run if all of them are letters to peers in the usual form, and allowed."""
         mailbox, engine, client = self._mailbox, self._engine, self._client
-        ids, recipients = plain_letters(texts)
+        ids, recipients = frames.plain_letters(texts)
         if mailbox is None or engine is None or client is None or not ids:
             return False
         if not all(self._way(to) is True for to in set(recipients)):
@@ -240,7 +224,7 @@ class PeerSession:
     # The handshake.
 
     def _first(self, text: bytes | None) -> None:
-        frame = handshake(text)
+        frame = frames.handshake(text)
         if self._handshake_timer is not None:
             self._handshake_timer.cancel()
         if isinstance(frame, Rejection):
@@ -252,26 +236,26 @@ class PeerSession:
 
     def _no_frame(self) -> None:
         if self._conversation.on(Event.NO_FRAME) is Action.REJECT:
-            self._close(NO_FRAME)
+            self._close(frames.NO_FRAME)
 
-    async def _bind(self, register: RegisterFrame) -> None:
+    async def _bind(self, register: frames.Register) -> None:
         """Ask whether the token may have the name, then for the mailbox."""
         try:
             await self._ask(register)
         except Exception:
             self.failed("the register")
-            self._refuse(PERSISTENCE_FAILED)
+            self._refuse(frames.PERSISTENCE_FAILED)
 
-    async def _ask(self, register: RegisterFrame) -> None:
+    async def _ask(self, register: frames.Register) -> None:
         try:
             engine = await self._service.engine()
             grant = await engine.authenticate(register.token, Protocol.PEERBUS, self._address)
         except EngineError:
-            self._refuse(PERSISTENCE_FAILED)
+            self._refuse(frames.PERSISTENCE_FAILED)
             return
         if grant is None:
             await pause(self._service.throttle.failed(self._address))
-            self._refuse(INVALID_TOKEN)
+            self._refuse(frames.INVALID_TOKEN)
         elif not grant.may(Protocol.PEERBUS, Operation.CONSUME, "peer", register.name.encode()):
             self._refuse(NOT_ALLOWED)
         elif self._conversation.state is State.REGISTERING:
@@ -287,11 +271,6 @@ class PeerSession:
         if self._conversation.on(Event.REFUSED) is Action.REJECT:
             self._close(rejection)
 
-    def _hold(self, frame: Frame, size: int) -> None:
-        self._held.append(frame)
-        self._held_bytes += size
-        self._read_or_wait()
-
     # Called by the mailbox service
 
     @property
@@ -303,7 +282,7 @@ class PeerSession:
         """The mailbox is this connection's: answer the register, then handle the frames that were held."""
         if self._conversation.on(Event.REGISTERED) is not Action.WELCOME:
             return
-        self._transport.send([peers_frame(names)])
+        self._transport.send([frames.peers_frame(names)])
         held, self._held, self._held_bytes = self._held, [], 0
         self._serve(held)
         self._read_or_wait()
@@ -311,13 +290,13 @@ class PeerSession:
     def refused(self, error: EngineError) -> None:
         """The mailbox is not this connection's, or the store is away for too long."""
         if self._conversation.state is State.REGISTERING:
-            self._refuse(REFUSALS.get(type(error), PERSISTENCE_FAILED))
+            self._refuse(REFUSALS.get(type(error), frames.PERSISTENCE_FAILED))
         else:
             self._close(STORE_AWAY)
 
     def displaced(self) -> None:
         """Another connection has taken the name."""
-        self._close(TAKEN_OVER)
+        self._close(frames.TAKEN_OVER)
 
     def evicted(self) -> None:
         """An operator has ended the connection."""
@@ -345,7 +324,7 @@ class PeerSession:
             return
         if self._client is not None:
             self._client.delivered(len(keys))
-        self._send(deliver_frames(keys, payloads))
+        self._send(frames.deliver_frames(keys, payloads))
 
     def wrap(self, letter: PeerMessage) -> bytes:
         """Make an envelope of a message that a route has brought."""
@@ -359,15 +338,15 @@ class PeerSession:
         self._answer_requests()
 
     def _answer_requests(self) -> None:
-        frame = peers_frame(self._names) if self._owed and self.room_bytes > 0 else b""
+        frame = frames.peers_frame(self._names) if self._owed and self.room_bytes > 0 else b""
         while self._owed and self.room_bytes > 0 and not self._ended:
             self._owed -= 1
             self._send([frame])
         self._read_or_wait()
 
-    def _send(self, frames: list[bytes]) -> None:
-        self._sent += sum(map(len, frames))
-        self._transport.send(frames)
+    def _send(self, texts: list[bytes]) -> None:
+        self._sent += sum(map(len, texts))
+        self._transport.send(texts)
         if self._slow_timer is None and self._transport.unsent:
             self._watch()
 
@@ -401,7 +380,7 @@ class PeerSession:
         self._slow_timer = None
         unsent = self._transport.unsent
         if unsent and self._sent - unsent <= gone:
-            self._close(SLOW_CONSUMER)
+            self._close(frames.SLOW_CONSUMER)
         elif unsent:
             self._watch()
 

@@ -137,34 +137,17 @@ def _reserve(server: Server, name: str, sock: socket.socket, state: State) -> Re
 async def _listeners(options: WireOptions, server: Server, overhop: OverhopService | None) -> list[Listener]:
     """One listener for each address that is on; they share the limits on connections."""
     limits = ConnectionLimits.of(options.listener)
+    listener = functools.partial(Listener, reuse_port=options.place is not None, limits=limits)
     made: list[Listener] = []
-    shared = options.place is not None
-
-    def add(
-        name: str, address: HostPort, factory: Callable[..., Any], open_to: ListenerOptions,
-        has_room: Callable[[State], bool] = lambda state: True,
-    ) -> None:  # fmt: skip
-        made.append(Listener(name, address, factory, open_to, shared, limits, has_room))
-
     if options.blipmq is not None:
-        add(
-            "blipmq",
-            options.blipmq,
-            lambda connection: BlipMQSession(connection, server, options.max_frame),
-            options.listener,
-            lambda state: server.has_room(state["grant"]),
-        )
+        blipmq = functools.partial(BlipMQSession, server=server, max_frame=options.max_frame)
+        made.append(listener("blipmq", options.blipmq, blipmq, options.listener, has_room=server.has_room))
     guarded = replace(options.listener, allow=options.allow)
     if options.overhop is not None and overhop is not None:
-        add("overhop", options.overhop, lambda connection: OverhopSession(connection, overhop), guarded)
+        made.append(listener("overhop", options.overhop, functools.partial(OverhopSession, service=overhop), guarded))
     for address, queue in options.sspq:
-        serves = await sspq_queue(options, server.engine, queue)
-        add(
-            "sspq",
-            address,
-            lambda connection, serves=serves: SspqSession(connection, server, serves),
-            guarded,
-        )
+        sspq = functools.partial(SspqSession, server=server, serves=await sspq_queue(options, server.engine, queue))
+        made.append(listener("sspq", address, sspq, guarded))
     return made
 
 

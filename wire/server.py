@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from queues.engine import Engine
 from queues.keysessions import KeySessions
 from queues.throttle import FailureThrottle
 from wire.net.listener import Listener
-from wire.net.siblings import Siblings
+from wire.net.siblings import Siblings, State
 from wire.unconfirmed import UnconfirmedByClient
 
 SATURATED = "engine"
@@ -56,9 +56,9 @@ class Server:
         """Remember which key opened a session; False, and nothing is remembered, when it has opened too many."""
         return self.by_key.admit(key, session, self.quotas.connections_per_key)
 
-    def has_room(self, key: int) -> bool:
-        """Whether a key may open one more session."""
-        return len(self.by_key.of(key)) < self.quotas.connections_per_key
+    def has_room(self, state: State) -> bool:
+        """Whether the key of a BlipMQ connection that is handed over may open one more session."""
+        return len(self.by_key.of(state["grant"])) < self.quotas.connections_per_key
 
     def _key_changed(self, key: int) -> None:
         for session in tuple(self.by_key.of(key)):
@@ -68,12 +68,6 @@ class Server:
         for listener in self.listeners:
             act: Callable[[str], None] = listener.pause_all if saturated else listener.resume_all
             act(SATURATED)
-
-    async def start(self, listeners: Iterable[Listener]) -> None:
-        """Start listening; the engine runs already. Raises wire.net.listener.ListenError."""
-        for listener in listeners:
-            await listener.start()
-            self.listeners.append(listener)
 
     async def stop(self, timeout: float) -> None:
         """Drain every connection, then the engine; at most about `timeout` seconds."""

@@ -6,11 +6,11 @@ import asyncio
 import json
 from http import HTTPStatus
 
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 from prometheus_client.registry import Collector
 
 from queues.health import readiness
-from wire.metrics import register, unregister
+from wire.metrics import WireCollector
 from wire.net.address import HostPort
 from wire.server import Server
 
@@ -28,7 +28,8 @@ class StatusServer:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._listening: asyncio.Server | None = None
-        self._collector: Collector | None = register(server)
+        self._collector: Collector | None = WireCollector(server)
+        REGISTRY.register(self._collector)
 
     async def start(self, address: HostPort) -> HostPort:
         """Listen; returns the address with its real port. Raises OSError."""
@@ -40,7 +41,7 @@ class StatusServer:
         if self._listening is not None:
             self._listening.close()
         if self._collector is not None:
-            unregister(self._collector)
+            REGISTRY.unregister(self._collector)
             self._collector = None
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

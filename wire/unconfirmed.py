@@ -23,8 +23,6 @@ class Unconfirmed:
     At most two batches are not durable: the open one and the one that is being written.
     """
 
-    __slots__ = ("__weakref__", "_batch", "_before", "_earlier", "_engine", "_limit", "_now", "_over", "_paused")
-
     def __init__(self, engine: Engine, limit: int, over: Counter[str]) -> None:
         self._engine = engine
         self._limit = limit

@@ -20,7 +20,7 @@ from typing import Final
 from irc.client import Event  # type: ignore[import-untyped]
 
 from hydra import clock
-from hydra.irc.channels import Channels, fold
+from hydra.irc.channels import Channels, ChannelState, fold
 from hydra.irc.events import event_text, is_refusal
 from hydra.irc.nicks import other_nicks
 from hydra.irc.pace import Pace
@@ -139,10 +139,6 @@ class Attempt:
         server = self._server
         self.lose(f"the connection to {server} was lost: {error}" if error else f"{server} has closed the connection")
 
-    def writable(self) -> None:
-        """See `wire.Owner`."""
-        self.drain()
-
     def fault(self, unit: str, error: Exception) -> None:
         """See `Owner`."""
         self._handlers.on_fault(unit, error)
@@ -219,13 +215,13 @@ class Attempt:
         own = fold(self.wire.own_nick)
         by = fold(getattr(event.source, "nick", ""))
         if event.type == "join" and by == own:
-            self.channels.joined(event.target)
+            self.channels.change(event.target, ChannelState.JOINED)
             self._settle()
         elif event.type == "part" and by == own:
-            self.channels.left(event.target)
+            self.channels.change(event.target, ChannelState.LEFT)
         elif event.type == "kick" and event.arguments and fold(event.arguments[0]) == own:
             logger.warning("kicked out of %s on %s: %s", event.target, self._server, event_text(event))
-            self.channels.removed(event.target)
+            self.channels.change(event.target, ChannelState.REFUSED)
 
     # To the server.
 

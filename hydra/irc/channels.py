@@ -29,8 +29,6 @@ class ChannelState(Enum):
 class Channels:
     """The wanted channels of one connection."""
 
-    __slots__ = ("_joins", "_states")
-
     def __init__(self, wanted: Iterable[str]) -> None:
         """`wanted` has `#name` or `#name key`."""
         self._joins = {fold(each.partition(" ")[0]): each for each in wanted}
@@ -42,38 +40,26 @@ class Channels:
 
     def ask(self) -> list[str]:
         """The JOINs of all refused channels."""
-        names = [name for name, state in self._states.items() if state is ChannelState.REFUSED]
-        for name in names:
-            self._states[name] = ChannelState.ASKED
-        return [f"JOIN {self._joins[name]}" for name in names]
+        return [f"JOIN {self._joins[name]}" for name in self._change_all(ChannelState.REFUSED, ChannelState.ASKED)]
 
     def give_up(self) -> list[str]:
         """Count unanswered channels as refused; returns their names."""
-        names = [name for name, state in self._states.items() if state is ChannelState.ASKED]
-        for name in names:
-            self._states[name] = ChannelState.REFUSED
+        return self._change_all(ChannelState.ASKED, ChannelState.REFUSED)
+
+    def _change_all(self, before: ChannelState, after: ChannelState) -> list[str]:
+        names = [name for name, state in self._states.items() if state is before]
+        self._states |= dict.fromkeys(names, after)
         return names
-
-    def joined(self, channel: str) -> None:
-        """The server has let this client into a channel."""
-        self._change(channel, ChannelState.JOINED)
-
-    def left(self, channel: str) -> None:
-        """This client has left a channel by itself."""
-        self._change(channel, ChannelState.LEFT)
-
-    def removed(self, channel: str) -> None:
-        """This client was removed from a channel."""
-        self._change(channel, ChannelState.REFUSED)
 
     def refused(self, words: Iterable[str]) -> str | None:
         """The channel if an error with these words answers its JOIN, else None."""
         for word in words:
             if self._states.get(fold(word)) is ChannelState.ASKED:
-                self._change(word, ChannelState.REFUSED)
+                self.change(word, ChannelState.REFUSED)
                 return word
         return None
 
-    def _change(self, channel: str, state: ChannelState) -> None:
+    def change(self, channel: str, state: ChannelState) -> None:
+        """The server has let this client into a channel, removed it, or it has left by itself."""
         if fold(channel) in self._states:
             self._states[fold(channel)] = state

@@ -18,8 +18,6 @@ from __future__ import annotations
 from hydra.irc.attempt import Attempt, AttemptState, IrcHandlers
 from hydra.irc.settings import IrcServer, IrcTimes, IrcUser
 
-__all__ = ["AttemptState", "IrcConnection", "IrcHandlers"]
-
 
 class IrcConnection:
     """One client's connection to one server."""

@@ -9,8 +9,6 @@ class Pace:
     Times are those of a clock that never goes back.
     """
 
-    __slots__ = ("_burst", "_full_at", "_interval")
-
     def __init__(self, burst: int, interval: float) -> None:
         self._burst = burst
         self._interval = interval

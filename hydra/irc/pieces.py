@@ -108,8 +108,6 @@ def cut(text: str, size: int) -> Iterator[str]:
 class PiecePacker:
     """Packs lines into messages: several lines in one, or one line in several."""
 
-    __slots__ = ("_lines", "_number", "_pieces", "_size", "_waiting", "session", "to")
-
     def __init__(self, session: str) -> None:
         self.session = session
         self.to = UNKNOWN
@@ -118,12 +116,8 @@ class PiecePacker:
         self._number = 0
         self._lines: deque[str] = deque()
         self._pieces: deque[tuple[PieceKind, str]] = deque()
-        self._waiting = 0
-
-    @property
-    def waiting(self) -> int:
-        """Escaped bytes that are not in a message yet."""
-        return self._waiting
+        #: Escaped bytes that are not in a message yet.
+        self.waiting = 0
 
     def address(self, session: str) -> None:
         """The other side has this session."""
@@ -134,7 +128,7 @@ class PiecePacker:
         for line in data.split(b"\n"):
             if line := line.removesuffix(b"\r"):
                 self._lines.append(escape(line))
-                self._waiting += len(self._lines[-1].encode())
+                self.waiting += len(self._lines[-1].encode())
 
     def take(self) -> str | None:
         """The next message, or None."""
@@ -151,7 +145,7 @@ class PiecePacker:
         if not self._lines:
             return False
         text = self._lines.popleft()
-        self._waiting -= len(text.encode())
+        self.waiting -= len(text.encode())
         first, *rest = cut(text, self._size)
         if rest:
             self._pieces.append((PieceKind.FIRST, first))
@@ -161,7 +155,7 @@ class PiecePacker:
         length = len(text.encode())
         while self._lines and length + 3 + len(self._lines[0].encode()) <= self._size:
             line = self._lines.popleft()
-            self._waiting -= len(line.encode())
+            self.waiting -= len(line.encode())
             length += 3 + len(line.encode())
             text = f"{text}%0A{line}"
         self._pieces.append((PieceKind.WHOLE, text))
@@ -176,8 +170,6 @@ class PiecePacker:
 
 class PieceUnpacker:
     """Puts lines together again. A lost or repeated message costs at most its own line."""
-
-    __slots__ = ("_next", "_partial")
 
     def __init__(self) -> None:
         self._next = 0

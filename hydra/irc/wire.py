@@ -14,11 +14,9 @@ The package connects, registers and reads messages. This class differs from it:
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import socket
 import struct
-import termios
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
@@ -27,6 +25,7 @@ from irc.client_aio import AioConnection, AioReactor, IrcProtocol  # type: ignor
 from irc.connection import AioFactory  # type: ignore[import-untyped]
 
 from hydra.irc.settings import IrcServer, IrcUser
+from wire.net.connection import kernel_buffer_size
 
 logger = logging.getLogger("hydra.irc")
 
@@ -55,7 +54,7 @@ class LineReceiver(Protocol):
     def ended(self, error: Exception | None) -> None:
         """The connection is over. Not called after `Wire.abort`."""
 
-    def writable(self) -> None:
+    def drain(self) -> None:
         """The kernel has taken all lines; `Wire.choked` was true before."""
 
 
@@ -79,7 +78,7 @@ class _Transport(IrcProtocol):  # type: ignore[misc]
 
     def resume_writing(self) -> None:
         self.connection.choked = False
-        self.connection.owner.writable()
+        self.connection.owner.drain()
 
 
 class Wire(AioConnection):  # type: ignore[misc]
@@ -172,16 +171,9 @@ class Wire(AioConnection):  # type: ignore[misc]
 
     @property
     def unsent(self) -> int:
-        """Bytes that the server has not acknowledged; those in the kernel only where it reports them."""
+        """Bytes that the server has not acknowledged."""
         transport = self.transport
-        if transport is None:
-            return 0
-        waiting = transport.get_write_buffer_size()
-        try:
-            answer = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-        except (OSError, ValueError):  # not on this system, or the socket is closed already
-            return waiting
-        return waiting + int(struct.unpack("i", answer)[0])
+        return 0 if transport is None else transport.get_write_buffer_size() + kernel_buffer_size(transport)
 
     def abort(self, farewell: str | None = None) -> None:
         """Close at once: nothing more is sent or read.
@@ -194,13 +186,10 @@ class Wire(AioConnection):  # type: ignore[misc]
         transport = self.transport
         if transport is not None:
             if self.unsent:
-                _discard(transport)
+                # The close resets the socket, so that the kernel discards its bytes.
+                reset = socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                transport.get_extra_info("socket").setsockopt(*reset)
             elif farewell is not None:
                 self.send_raw(farewell)
             transport.abort()
         self._aborted = True
-
-
-def _discard(transport: asyncio.Transport) -> None:
-    """Have the close reset the socket, so that the kernel discards its bytes."""
-    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

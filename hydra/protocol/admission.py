@@ -28,8 +28,6 @@ class AdmissionRules:
 class Admission:
     """Accepts or refuses links by their origin: an IP address, or the transport's name of the other side."""
 
-    __slots__ = ("_ended", "_rules")
-
     def __init__(self, rules: AdmissionRules) -> None:
         self._rules = rules
         self._ended: dict[str, deque[float]] = {}

@@ -13,24 +13,9 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from hydra.protocol import messages
 from hydra.protocol.electorate import Stamp, parse_electorate
-from hydra.protocol.messages import (
-    Ask,
-    Call,
-    Drop,
-    Elect,
-    Hello,
-    Knock,
-    Meet,
-    Message,
-    Nominate,
-    Ping,
-    Pledge,
-    Pong,
-    Recv,
-    Send,
-    Welcome,
-)
+from hydra.protocol.messages import Message
 
 #: Bytes of a line without its end.
 MAX_LINE: Final = 2048
@@ -46,34 +31,12 @@ _STAMP: Final = re.compile(r"([0-9]{1,19})\.([0-9]{1,19})", re.ASCII)
 _WORD: Final = re.compile(r"[!-:<-~]{1,200}", re.ASCII)
 
 
-class LinkError(ValueError):
-    """The bytes of a link are no lines: the link must be closed."""
-
-
-class LineTooLong(LinkError):
-    """A line has more than 2048 bytes."""
-
-    def __str__(self) -> str:
-        return f"a line has more than {MAX_LINE} bytes"
-
-
-class NotText(LinkError):
-    """A line is not UTF-8."""
-
-    def __str__(self) -> str:
-        return "a line is not UTF-8"
+class LineTooLong(ValueError):
+    """A line is over the limit: the link has to be closed."""
 
 
 class IgnoredLine(ValueError):
-    """The line is no message, and is ignored."""
-
-
-class UnknownCommand(IgnoredLine):
-    """The line's command is unknown."""
-
-
-class MalformedMessage(IgnoredLine):
-    """The line's fields do not fit its command."""
+    """The line is no message: its command is unknown, or its fields do not fit. It is skipped."""
 
 
 class MessageTooLong(ValueError):
@@ -83,74 +46,64 @@ class MessageTooLong(ValueError):
 class LineDecoder:
     """Splits a stream of bytes into lines, without their ends; empty lines are skipped."""
 
-    __slots__ = ("_pending", "error")
-
     def __init__(self) -> None:
-        self._pending = b""
-        self.error: LinkError | None = None
+        #: The beginning of an incomplete line.
+        self.pending = b""
+        self.error: str | None = None
         """Set when the stream is no text in lines; nothing more is decoded then."""
-
-    @property
-    def pending(self) -> bytes:
-        """The beginning of an incomplete line."""
-        return self._pending
 
     def feed(self, data: bytes) -> list[str]:
         """Return the lines completed by `data`; check `error` afterwards."""
         lines: list[str] = []
         if self.error is not None:
             return lines
-        *ends, rest = (self._pending + data).split(b"\n")
-        self._pending = rest
+        *ends, rest = (self.pending + data).split(b"\n")
         try:
             for end in ends:
-                line = end.removesuffix(b"\r")
-                _check_length(line)
-                if line:
+                if line := _checked(end):
                     lines.append(line.decode())
-            _check_length(rest.removesuffix(b"\r"))
+            _checked(rest)
         except UnicodeDecodeError:
-            self._fail(NotText())
+            self.error = "a line is not UTF-8"
         except LineTooLong as error:
-            self._fail(error)
+            self.error = str(error)
+        self.pending = b"" if self.error else rest
         return lines
 
-    def _fail(self, error: LinkError) -> None:
-        self.error = error
-        self._pending = b""
 
-
-def _check_length(line: bytes) -> None:
+def _checked(line: bytes) -> bytes:
+    line = line.removesuffix(b"\r")
     if len(line) > MAX_LINE:
-        raise LineTooLong
+        raise LineTooLong(f"a line has more than {MAX_LINE} bytes")
+    return line
 
 
 def _number(text: str) -> int:
     if not _DIGITS.fullmatch(text):
-        raise MalformedMessage(f"{text!r} is no number")
+        raise IgnoredLine(f"{text!r} is no number")
     number = int(text)
     if number > MAX_NUMBER:
-        raise MalformedMessage(f"{text} is too great")
+        raise IgnoredLine(f"{text} is too great")
     return number
 
 
 def _id(text: str) -> int:
     number = _number(text)
     if number > MAX_ID:
-        raise MalformedMessage(f"{text} has more than 32 bits")
+        raise IgnoredLine(f"{text} has more than 32 bits")
     return number
 
 
 def _word(text: str) -> str:
     if not text:
-        raise MalformedMessage("an empty field")
+        raise IgnoredLine("an empty field")
     return text
 
 
 def _matching(pattern: re.Pattern[str], meaning: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if not pattern.fullmatch(text):
-            raise MalformedMessage(f"{text!r} is no {meaning}")
+            raise IgnoredLine(f"{text!r} is no {meaning}")
         return text
 
     return read
@@ -159,7 +112,7 @@ def _matching(pattern: re.Pattern[str], meaning: str) -> Callable[[str], str]:
 def _stamp(text: str) -> Stamp:
     match = _STAMP.fullmatch(text)
     if match is None:
-        raise MalformedMessage(f"{text!r} is no stamp")
+        raise IgnoredLine(f"{text!r} is no stamp")
     return _number(match[1]), _number(match[2])
 
 
@@ -179,20 +132,20 @@ class _Form(NamedTuple):
 
 
 _FORMS: Final[dict[str, _Form]] = {
-    "PING": _Form(Ping, (_number, _word, _id), attributes=("voter", "next", "electorate", "leave")),
-    "PONG": _Form(Pong, (_word, _id, _number), rest="tag", attributes=("voter", "stamp", "irc")),
-    "RECV": _Form(Recv, (_number,), rest="line", rest_needed=True, attributes=("term", "first")),
-    "SEND": _Form(Send, (_id,), rest="line", rest_needed=True, attributes=("term", "message")),
-    "DROP": _Form(Drop, (_id,), rest="reason", attributes=("proof",)),
-    "NOMINATE": _Form(Nominate, (_number, _id), attributes=("voter", "electorate")),
-    "PLEDGE": _Form(Pledge, (_number, _id, _id), attributes=("voter",)),
-    "CALL": _Form(Call, (_number,)),
-    "ELECT": _Form(Elect, (_number, _id, _id), attributes=("voter",)),
-    "KNOCK": _Form(Knock, (_id,), rest="tag"),
-    "MEET": _Form(Meet, (_id, _id), attributes=("voter",)),
-    "WELCOME": _Form(Welcome, (_id,)),
-    "HELLO": _Form(Hello, (_id, _id), attributes=("voter",)),
-    "ASK": _Form(Ask, (_number, _number)),
+    "PING": _Form(messages.Ping, (_number, _word, _id), attributes=("voter", "next", "electorate", "leave")),
+    "PONG": _Form(messages.Pong, (_word, _id, _number), rest="tag", attributes=("voter", "stamp", "irc")),
+    "RECV": _Form(messages.Recv, (_number,), rest="line", rest_needed=True, attributes=("term", "first")),
+    "SEND": _Form(messages.Send, (_id,), rest="line", rest_needed=True, attributes=("term", "message")),
+    "DROP": _Form(messages.Drop, (_id,), rest="reason", attributes=("proof",)),
+    "NOMINATE": _Form(messages.Nominate, (_number, _id), attributes=("voter", "electorate")),
+    "PLEDGE": _Form(messages.Pledge, (_number, _id, _id), attributes=("voter",)),
+    "CALL": _Form(messages.Call, (_number,)),
+    "ELECT": _Form(messages.Elect, (_number, _id, _id), attributes=("voter",)),
+    "KNOCK": _Form(messages.Knock, (_id,), rest="tag"),
+    "MEET": _Form(messages.Meet, (_id, _id), attributes=("voter",)),
+    "WELCOME": _Form(messages.Welcome, (_id,)),
+    "HELLO": _Form(messages.Hello, (_id, _id), attributes=("voter",)),
+    "ASK": _Form(messages.Ask, (_number, _number)),
 }
 _COMMANDS: Final = {form.make: command for command, form in _FORMS.items()}
 _WORDS: Final = tuple(command.encode() for command in _FORMS)
@@ -220,7 +173,7 @@ def may_begin(data: bytes) -> bool:
 
 
 def parse(line: str) -> Message:
-    """Read one line. Raises Ignored if it is no message.
+    """Read one line. Raises IgnoredLine if it is no message.
 
     Unknown attributes are skipped, so that later versions can add some.
     """
@@ -230,7 +183,7 @@ def parse(line: str) -> Message:
     command, _, rest = line.partition(" ")
     form = _FORMS.get(command)
     if form is None:
-        raise UnknownCommand(f"unknown command {command[:20]!r}")
+        raise IgnoredLine(f"unknown command {command[:20]!r}")
     values = _fields(form, rest)
     return form.make(*values, **_attributes(form, attributes)) if attributes else form.make(*values)
 
@@ -241,7 +194,7 @@ def _fields(form: _Form, text: str) -> list[Any]:
     if len(words) == count and form.rest and not form.rest_needed:
         words.append("")
     if len(words) != count + bool(form.rest) or (form.rest_needed and not words[-1]):
-        raise MalformedMessage("a wrong number of fields")
+        raise IgnoredLine("a wrong number of fields")
     values = [read(word) for read, word in zip(form.fields, words, strict=False)]
     return [*values, words[-1]] if form.rest else values
 
@@ -254,7 +207,7 @@ def _attributes(form: _Form, text: str) -> dict[str, Any]:
             try:
                 found[name] = _ATTRIBUTES[name][0](value)
             except ValueError as error:
-                raise MalformedMessage(f"attribute {name}: {error}") from None
+                raise IgnoredLine(f"attribute {name}: {error}") from None
     return found
 
 

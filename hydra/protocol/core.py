@@ -14,7 +14,7 @@ from hydra.protocol.effects import CloseLink, RoleChanged, StoredNode, Transmit
 from hydra.protocol.electorate import NO_STAMP, Electorate, Stamp
 from hydra.protocol.links import Links, NodeLink
 from hydra.protocol.members import Member, Members
-from hydra.protocol.messages import RECURRING, REPEATED, Drop, Message, Recv
+from hydra.protocol.messages import RECURRING, REPEATED, Drop, Message, Recv, key
 from hydra.protocol.outbox import Outbox
 from hydra.protocol.roles import Candidacy, Role
 from hydra.protocol.seen import Seen
@@ -209,7 +209,7 @@ class Core:
             lifetime = self.times.max_meet
         else:
             lifetime = inf
-        return self.seen.add(message.key(), self.now, lifetime)
+        return self.seen.add(key(message), self.now, lifetime)
 
     def say(self, message: Message) -> None:
         """Send an own message over all links, once, as soon as the row that it rests on is on disk."""

@@ -33,7 +33,7 @@ class Transmit(NamedTuple):
 
 
 class Dial(NamedTuple):
-    """Connect to an address; answer with `Node.link_opened` or `Node.dial_failed`."""
+    """Connect to an address; answer with `Node.link_opened`, or with `Node.tick` if it fails."""
 
     target: str
 

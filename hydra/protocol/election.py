@@ -23,8 +23,6 @@ MAX_IDENTITIES: Final = 2048
 class Tally:
     """The pledges and votes of one term."""
 
-    __slots__ = ("answered", "called", "deserved", "heard", "pledges", "term", "voted", "votes")
-
     def __init__(self, term: int) -> None:
         self.term = term
         self.pledges: dict[int, set[str]] = {}

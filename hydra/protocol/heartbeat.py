@@ -12,7 +12,7 @@ from hydra.protocol.electorate import Electorate
 from hydra.protocol.farewell import draw_proof, proves
 from hydra.protocol.leader_term import LeaderTerm, knows_electorates
 from hydra.protocol.links import NodeLink
-from hydra.protocol.messages import Drop, Ping, Pong
+from hydra.protocol.messages import Drop, Ping, Pong, key
 from hydra.protocol.roles import Event, Role
 
 #: The reason in a leader's DROP of itself: it is off IRC, and no node need wait for its lease.
@@ -46,7 +46,7 @@ class Heartbeat:
             return None
         if message.term == core.term and core.leader not in (None, message.id):
             return self._rival(message, link)
-        if message.next is None and message._replace(next=0).key() in core.seen:
+        if message.next is None and key(message._replace(next=0)) in core.seen:
             return None
         if not core.is_new(message):
             return None
@@ -130,7 +130,8 @@ class Heartbeat:
         if leader_term is None:
             return
         self._drop_silent()
-        self._change_electorate(leader_term)
+        if (changed := self._next_electorate(leader_term)) is not None:
+            core.change_electorate(changed)
         electorate = None if core.electorate is None or self._all_have(core.electorate) else core.electorate
         val = leader_term.beat(core.now, core.base)
         core.say(Ping(core.term, val, core.id, core.voter, next_line, electorate, leader_term.leave))
@@ -179,11 +180,6 @@ class Heartbeat:
         core.members.drop(id, core.now, shrink=core.leader is not None)
         for link in core.links.of_peer(id):
             core.close(link, f"node {id} was dropped")
-
-    def _change_electorate(self, leader_term: LeaderTerm) -> None:
-        core = self.core
-        if (electorate := self._next_electorate(leader_term)) is not None:
-            core.change_electorate(electorate)
 
     def _next_electorate(self, leader_term: LeaderTerm) -> Electorate | None:
         core = self.core

@@ -22,8 +22,6 @@ MAX_KNOCKS: Final = 64
 class Mediation:
     """An induction with this node as its mediator."""
 
-    __slots__ = ("ends", "ind", "link", "missing", "tag")
-
     def __init__(self, ind: int, tag: str, link: NodeLink, missing: set[int], ends: float) -> None:
         self.ind = ind
         self.tag = tag

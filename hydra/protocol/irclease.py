@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, auto
-from types import MappingProxyType
 from typing import Final
 
 
@@ -48,28 +47,24 @@ class Action(Enum):
     """Close the connection, or stop connecting, at once."""
 
 
-TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = MappingProxyType(
-    {
-        State.OFF: {
-            Event.LEASED: (Action.CONNECT, State.CONNECTING),
-        },
-        State.CONNECTING: {
-            Event.CONNECTED: (Action.FLUSH, State.ON),
-            Event.LOST: (Action.WAIT, State.OFF),
-            Event.ENDED: (Action.LEAVE, State.OFF),
-        },
-        State.ON: {
-            Event.LOST: (Action.WAIT, State.OFF),
-            Event.ENDED: (Action.LEAVE, State.OFF),
-        },
-    }
-)
+TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = {
+    State.OFF: {
+        Event.LEASED: (Action.CONNECT, State.CONNECTING),
+    },
+    State.CONNECTING: {
+        Event.CONNECTED: (Action.FLUSH, State.ON),
+        Event.LOST: (Action.WAIT, State.OFF),
+        Event.ENDED: (Action.LEAVE, State.OFF),
+    },
+    State.ON: {
+        Event.LOST: (Action.WAIT, State.OFF),
+        Event.ENDED: (Action.LEAVE, State.OFF),
+    },
+}
 
 
 class IrcLease:
     """One node's place in the table."""
-
-    __slots__ = ("state",)
 
     def __init__(self) -> None:
         self.state = State.OFF

@@ -29,8 +29,6 @@ def knows_electorates(val: str) -> bool:
 class Beat:
     """A heartbeat: when it was sent, and which voters have answered."""
 
-    __slots__ = ("sent", "voters")
-
     def __init__(self, sent: float, voter: str) -> None:
         self.sent = sent
         self.voters = {voter}
@@ -38,11 +36,6 @@ class Beat:
 
 class LeaderTerm:
     """One term of a leader."""
-
-    __slots__ = (
-        "_beats", "_number", "_times", "acknowledged", "lease_until", "leased", "leave", "ping_at", "proof", "term",
-        "voter",
-    )  # fmt: skip
 
     def __init__(self, term: int, voter: str, times: Times, now: float, proof: str) -> None:
         self.term = term

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import Enum, auto
-from types import MappingProxyType
 from typing import Final
 
 from hydra.protocol.codec import LineDecoder
@@ -54,42 +53,35 @@ class Action(Enum):
     """Use the link for all messages."""
 
 
-TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = MappingProxyType(
-    {
-        State.SILENT: {
-            Event.KNOCK: (Action.CONSIDER, State.KNOCKED),
-            Event.CLOSED: (Action.IGNORE, State.CLOSED),
-        },
-        State.KNOCKED: {
-            Event.KNOCK: (Action.CONSIDER, State.KNOCKED),
-            Event.ADMITTED: (Action.JOIN, State.JOINED),
-            Event.WELCOMED: (Action.JOIN, State.JOINED),
-            Event.CLOSED: (Action.IGNORE, State.CLOSED),
-        },
-        State.KNOCKING: {
-            Event.KNOCK: (Action.CONSIDER, State.KNOCKING),
-            Event.ADMITTED: (Action.JOIN, State.JOINED),
-            Event.WELCOMED: (Action.JOIN, State.JOINED),
-            Event.CLOSED: (Action.IGNORE, State.CLOSED),
-        },
-        State.JOINED: {
-            Event.KNOCK: (Action.CONSIDER, State.JOINED),
-            Event.ADMITTED: (Action.JOIN, State.JOINED),
-            Event.WELCOMED: (Action.IGNORE, State.JOINED),
-            Event.CLOSED: (Action.IGNORE, State.CLOSED),
-        },
-        State.CLOSED: {},
-    }
-)
+TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = {
+    State.SILENT: {
+        Event.KNOCK: (Action.CONSIDER, State.KNOCKED),
+        Event.CLOSED: (Action.IGNORE, State.CLOSED),
+    },
+    State.KNOCKED: {
+        Event.KNOCK: (Action.CONSIDER, State.KNOCKED),
+        Event.ADMITTED: (Action.JOIN, State.JOINED),
+        Event.WELCOMED: (Action.JOIN, State.JOINED),
+        Event.CLOSED: (Action.IGNORE, State.CLOSED),
+    },
+    State.KNOCKING: {
+        Event.KNOCK: (Action.CONSIDER, State.KNOCKING),
+        Event.ADMITTED: (Action.JOIN, State.JOINED),
+        Event.WELCOMED: (Action.JOIN, State.JOINED),
+        Event.CLOSED: (Action.IGNORE, State.CLOSED),
+    },
+    State.JOINED: {
+        Event.KNOCK: (Action.CONSIDER, State.JOINED),
+        Event.ADMITTED: (Action.JOIN, State.JOINED),
+        Event.WELCOMED: (Action.IGNORE, State.JOINED),
+        Event.CLOSED: (Action.IGNORE, State.CLOSED),
+    },
+    State.CLOSED: {},
+}
 
 
 class NodeLink:
     """A connection to a neighbour."""
-
-    __slots__ = (
-        "asked", "begun", "decoder", "extended", "ignored", "knock_at", "number", "opened", "origin", "peer", "state",
-        "target",
-    )  # fmt: skip
 
     def __init__(self, number: int, now: float, *, target: str | None, origin: str) -> None:
         self.number = number
@@ -142,8 +134,6 @@ class NodeLink:
 
 class Links:
     """All links by their numbers, and the groups that messages are relayed to."""
-
-    __slots__ = ("_links", "extended", "joined", "plain")
 
     def __init__(self) -> None:
         self._links: dict[int, NodeLink] = {}

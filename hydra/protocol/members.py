@@ -14,8 +14,6 @@ MAX_DROPPED: Final = 4096
 class Member:
     """Another node, and the neighbour closest to it."""
 
-    __slots__ = ("heard", "hops", "id", "irc", "link", "name", "voter")
-
     def __init__(self, id: int, voter: str | None, now: float) -> None:
         self.id = id
         self.voter = voter
@@ -57,8 +55,6 @@ class Member:
 
 class Members:
     """All other nodes by their ids. A dropped id is refused for a while, so that late messages do not bring it back."""
-
-    __slots__ = ("_by_id", "_by_voter", "_dropped", "_memory", "own_id", "own_voter", "plain")
 
     def __init__(self, own_id: int, own_voter: str, memory: float) -> None:
         self.own_id = own_id
@@ -128,6 +124,10 @@ class Members:
     def drop(self, id: int, now: float, *, shrink: bool = False) -> None:
         """Remove a node. With `shrink` it also loses its vote where no electorate is agreed."""
         self._remember(id, now)
+        self.forget(id, shrink=shrink)
+
+    def forget(self, id: int, *, shrink: bool = True) -> None:
+        """Remove a silent node; its next message registers it again."""
         member = self._by_id.pop(id, None)
         if member is None:
             return
@@ -135,13 +135,6 @@ class Members:
             del self._by_voter[member.voter]
         if shrink:
             self.plain = self.plain._replace(voters=self.plain.voters - {member.identity})
-
-    def forget(self, id: int) -> None:
-        """Remove a silent node; its next message registers it again."""
-        member = self._by_id.pop(id)
-        if member.voter is not None:
-            del self._by_voter[member.voter]
-        self.plain = self.plain._replace(voters=self.plain.voters - {member.identity})
 
     def forgive(self, id: int) -> None:
         """Accept an id again that was dropped."""

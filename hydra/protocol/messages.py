@@ -3,7 +3,7 @@
 The fields before each class' blank line are the specification's. Those after it are attributes, which travel only
 between nodes that know them (`hydra.protocol.codec`); None: not given.
 
-`key` identifies a message: a node relays no message twice.
+`key` says what identifies a message: a node relays no message twice.
 """
 
 from __future__ import annotations
@@ -32,10 +32,6 @@ class Ping(NamedTuple):
     leave: str | None = None
     """The digest of the leader's `proof` (`hydra.protocol.farewell`)."""
 
-    def key(self) -> Hashable:
-        # A copy without attributes must not hide the whole message.
-        return "PING", self.term, self.val, self.id, self.next is None
-
 
 class Pong(NamedTuple):
     """A node's answer to a heartbeat."""
@@ -53,9 +49,6 @@ class Pong(NamedTuple):
     irc: int | None = None
     """1 if it knows an IRC server, 0 if not."""
 
-    def key(self) -> Hashable:
-        return "PONG", self.val, self.id
-
 
 class Recv(NamedTuple):
     """A line from IRC, sent by the leader."""
@@ -67,9 +60,6 @@ class Recv(NamedTuple):
     term: int | None = None
     first: int | None = None
     """In an answer to Ask: the oldest line that the neighbour still has."""
-
-    def key(self) -> Hashable:
-        return ("RECV", self.idx, self.line) if self.term is None else ("RECV", self.term, self.idx)
 
 
 class Send(NamedTuple):
@@ -84,9 +74,6 @@ class Send(NamedTuple):
     message: str | None = None
     """The line's unique name."""
 
-    def key(self) -> Hashable:
-        return ("SEND", self.id, self.line) if self.message is None else ("SEND", self.term, self.message)
-
 
 class Drop(NamedTuple):
     """A node is removed from the network."""
@@ -96,10 +83,6 @@ class Drop(NamedTuple):
 
     proof: str | None = None
     """The proof that a leader leaves by itself (`hydra.protocol.farewell`)."""
-
-    def key(self) -> Hashable:
-        # A forged DROP must not hide the leader's own.
-        return ("DROP", self.id) if self.proof is None else ("DROP", self.id, self.proof)
 
 
 class Nominate(NamedTuple):
@@ -112,9 +95,6 @@ class Nominate(NamedTuple):
     electorate: Electorate | None = None
     """The electorate whose majority the nominee asks for."""
 
-    def key(self) -> Hashable:
-        return "NOMINATE", self.term, self.id
-
 
 class Pledge(NamedTuple):
     """A node will vote for a nominee, and for no other in this term."""
@@ -125,17 +105,11 @@ class Pledge(NamedTuple):
 
     voter: str | None = None
 
-    def key(self) -> Hashable:
-        return "PLEDGE", self.term, self.nom, self.id
-
 
 class Call(NamedTuple):
     """The votes are called for."""
 
     term: int
-
-    def key(self) -> Hashable:
-        return "CALL", self.term
 
 
 class Elect(NamedTuple):
@@ -147,18 +121,12 @@ class Elect(NamedTuple):
 
     voter: str | None = None
 
-    def key(self) -> Hashable:
-        return "ELECT", self.term, self.nom, self.id
-
 
 class Knock(NamedTuple):
     """A server asks to become a node; relayed, its mediator asks for it."""
 
     ind: int
     tag: str = ""
-
-    def key(self) -> Hashable:
-        return "KNOCK", self.ind
 
 
 class Meet(NamedTuple):
@@ -169,17 +137,11 @@ class Meet(NamedTuple):
 
     voter: str | None = None
 
-    def key(self) -> Hashable:
-        return "MEET", self.ind, self.id
-
 
 class Welcome(NamedTuple):
     """All have agreed: the server is a node."""
 
     ind: int
-
-    def key(self) -> Hashable:
-        return "WELCOME", self.ind
 
 
 class Hello(NamedTuple):
@@ -190,18 +152,12 @@ class Hello(NamedTuple):
 
     voter: str | None = None
 
-    def key(self) -> Hashable:
-        return "HELLO", self.ind, self.id
-
 
 class Ask(NamedTuple):
     """A request for a term's lines from an index on. Only between neighbours that know attributes; not relayed."""
 
     term: int
     idx: int
-
-    def key(self) -> Hashable:
-        return "ASK", self.term, self.idx
 
 
 Message = Ping | Pong | Recv | Send | Drop | Nominate | Pledge | Call | Elect | Knock | Meet | Welcome | Hello | Ask
@@ -211,6 +167,27 @@ Message = Ping | Pong | Recv | Send | Drop | Nominate | Pledge | Call | Elect | 
 RECURRING: Final = frozenset({Knock, Meet, Welcome, Hello, Drop, Send})
 #: Messages that a nominee and its voters repeat while an election lasts.
 REPEATED: Final = frozenset({Nominate, Pledge, Call, Elect})
+
+
+def key(message: Message) -> Hashable:
+    """What identifies a message."""
+    match message:
+        case Ping():  # a copy without attributes must not hide the whole message
+            return Ping, message.term, message.val, message.id, message.next is None
+        case Recv() if message.term is not None:
+            return Recv, message.term, message.idx
+        case Send() if message.message is not None:
+            return Send, message.term, message.message
+        case Drop() if message.proof is not None:  # a forged DROP must not hide the leader's own
+            return Drop, message.id, message.proof
+    return type(message), *message[: _KEYS[type(message)]]
+
+
+#: The number of fields that identify a message, unless `key` knows better.
+_KEYS: Final[dict[type[Message], int]] = {
+    Pong: 2, Recv: 2, Send: 2, Drop: 1, Nominate: 2, Pledge: 3, Call: 1, Elect: 3, Knock: 1, Meet: 2, Welcome: 1,
+    Hello: 2, Ask: 2,
+}  # fmt: skip
 
 
 def bare(message: Message) -> Message:

@@ -108,7 +108,7 @@ class Neighbours:
         if link.state is State.CLOSED:
             return
         if decoder.error is not None:
-            self._core.close(link, str(decoder.error))
+            self._core.close(link, decoder.error)
         elif not link.begun and decoder.pending and not may_begin(decoder.pending):
             self._refuse(link, decoder.pending.decode(errors="replace"))
 

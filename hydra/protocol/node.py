@@ -185,10 +185,6 @@ class Node:
         self._neighbours.lost(number)
         return self._finish()
 
-    def dial_failed(self, now: float, target: str) -> list[Effect]:
-        """An address could not be reached. It is dialled again later."""
-        return self.tick(now)
-
     def data_received(self, now: float, number: int, data: bytes) -> list[Effect]:
         """Bytes of a link that carries a stream, or a datagram of whole lines."""
         core = self._at(now)

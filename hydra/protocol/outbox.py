@@ -18,8 +18,6 @@ MAX_HELD: Final = 10_000
 class Outbox:
     """Collects the effects of events."""
 
-    __slots__ = ("_answered", "_asked", "_held", "_ready", "_written")
-
     def __init__(self, written: StoredNode) -> None:
         """`written` is the row on disk."""
         self._ready: list[Effect] = []

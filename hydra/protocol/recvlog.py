@@ -21,8 +21,6 @@ Line = tuple[int, str]
 class TermLines:
     """The lines of one term, delivered from `next` on; `next` is None until the beginning is known."""
 
-    __slots__ = ("early", "kept", "known", "next", "refusals", "size")
-
     def __init__(self) -> None:
         self.next: int | None = None
         self.known = 0
@@ -90,8 +88,6 @@ class RecvLog:
 
     A node that was in the network before follows each new term from its first line; a new one begins where it joins.
     """
-
-    __slots__ = ("_position", "_terms", "continuing")
 
     def __init__(self, position: tuple[int, int] | None = None) -> None:
         """`position` is the term and index of the last line delivered before a restart."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum, auto
-from types import MappingProxyType
 from typing import Final
 
 
@@ -89,54 +88,50 @@ _STAND = ((Action.STAND,), Role.NOMINEE)
 _LEAD = ((Action.LEAD,), Role.LEADING)
 _REJOIN = ((Action.REJOIN,), Role.OUTSIDE)
 
-TABLE: Final[Mapping[Role, _Row]] = MappingProxyType(
-    {
-        Role.OUTSIDE: {
-            Event.INDUCTED: _AWAIT,
-            Event.DROPPED: _REJOIN,
-        },
-        Role.WAITING: {
-            Event.LEADER_HEARD: _FOLLOW,
-            Event.NOMINATION: _CONSIDER,
-            Event.TIME_IS_UP: _STAND,
-            Event.DROPPED: _REJOIN,
-        },
-        Role.FOLLOWING: {
-            Event.LEADER_HEARD: _FOLLOW,
-            Event.LEADER_SILENT: _AWAIT,
-            Event.NOMINATION: _CONSIDER,
-            Event.DROPPED: _REJOIN,
-        },
-        Role.NOMINEE: {
-            Event.LEADER_HEARD: _FOLLOW,
-            Event.NOMINATION: _CONSIDER,
-            Event.TIME_IS_UP: ((Action.STAND_AGAIN,), Role.NOMINEE),
-            Event.PLEDGES_IN: ((Action.CALL,), Role.CALLING),
-            Event.VOTES_IN: _LEAD,
-            Event.DROPPED: _REJOIN,
-        },
-        Role.CALLING: {
-            Event.LEADER_HEARD: _FOLLOW,
-            Event.NOMINATION: _CONSIDER,
-            Event.TIME_IS_UP: _STAND,
-            Event.VOTES_IN: _LEAD,
-            Event.DROPPED: _REJOIN,
-        },
-        Role.LEADING: {
-            Event.LEADER_HEARD: ((Action.RESIGN, Action.FOLLOW), Role.FOLLOWING),
-            Event.NOMINATION: ((Action.RESIGN, Action.CONSIDER), Role.WAITING),
-            Event.LEASE_OVER: ((Action.RESIGN, Action.AWAIT), Role.WAITING),
-            Event.RIVAL: ((Action.RESIGN, Action.STAND), Role.NOMINEE),
-            Event.DROPPED: ((Action.RESIGN, Action.REJOIN), Role.OUTSIDE),
-        },
-    }
-)
+TABLE: Final[Mapping[Role, _Row]] = {
+    Role.OUTSIDE: {
+        Event.INDUCTED: _AWAIT,
+        Event.DROPPED: _REJOIN,
+    },
+    Role.WAITING: {
+        Event.LEADER_HEARD: _FOLLOW,
+        Event.NOMINATION: _CONSIDER,
+        Event.TIME_IS_UP: _STAND,
+        Event.DROPPED: _REJOIN,
+    },
+    Role.FOLLOWING: {
+        Event.LEADER_HEARD: _FOLLOW,
+        Event.LEADER_SILENT: _AWAIT,
+        Event.NOMINATION: _CONSIDER,
+        Event.DROPPED: _REJOIN,
+    },
+    Role.NOMINEE: {
+        Event.LEADER_HEARD: _FOLLOW,
+        Event.NOMINATION: _CONSIDER,
+        Event.TIME_IS_UP: ((Action.STAND_AGAIN,), Role.NOMINEE),
+        Event.PLEDGES_IN: ((Action.CALL,), Role.CALLING),
+        Event.VOTES_IN: _LEAD,
+        Event.DROPPED: _REJOIN,
+    },
+    Role.CALLING: {
+        Event.LEADER_HEARD: _FOLLOW,
+        Event.NOMINATION: _CONSIDER,
+        Event.TIME_IS_UP: _STAND,
+        Event.VOTES_IN: _LEAD,
+        Event.DROPPED: _REJOIN,
+    },
+    Role.LEADING: {
+        Event.LEADER_HEARD: ((Action.RESIGN, Action.FOLLOW), Role.FOLLOWING),
+        Event.NOMINATION: ((Action.RESIGN, Action.CONSIDER), Role.WAITING),
+        Event.LEASE_OVER: ((Action.RESIGN, Action.AWAIT), Role.WAITING),
+        Event.RIVAL: ((Action.RESIGN, Action.STAND), Role.NOMINEE),
+        Event.DROPPED: ((Action.RESIGN, Action.REJOIN), Role.OUTSIDE),
+    },
+}
 
 
 class Candidacy:
     """One node's place in the table."""
-
-    __slots__ = ("role",)
 
     def __init__(self) -> None:
         self.role = Role.OUTSIDE

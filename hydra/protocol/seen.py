@@ -15,8 +15,6 @@ LONGEST: Final = 64
 class Seen:
     """Remembers up to `size` keys, each for a time; the oldest are forgotten first."""
 
-    __slots__ = ("_keys", "_size")
-
     def __init__(self, size: int = DEFAULT_SIZE) -> None:
         self._size = size
         self._keys: dict[Hashable, float] = {}

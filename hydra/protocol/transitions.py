@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from hydra.protocol.bridge import Bridge
@@ -24,22 +25,20 @@ _WHY: Final = {
 }
 
 
+@dataclass(frozen=True, eq=False)
 class Transitions:
     """The changes of one node's role."""
 
-    def __init__(
-        self, core: Core, heartbeat: Heartbeat, election: Election, induction: Induction, bridge: Bridge
-    ) -> None:
-        self._core = core
-        self._heartbeat = heartbeat
-        self._election = election
-        self._induction = induction
-        self._bridge = bridge
+    core: Core
+    heartbeat: Heartbeat
+    election: Election
+    induction: Induction
+    bridge: Bridge
 
     def on(self, event: Event | None, *, heard: Ping | None = None, nominated: Nominate | None = None) -> None:
         """Perform the table's actions for an event, then those for the events that follow from them."""
         while event is not None:
-            actions = self._core.candidacy.on(event)
+            actions = self.core.candidacy.on(event)
             happened, event = event, None
             for action in actions:
                 event = self._act(action, happened, heard, nominated) or event
@@ -49,45 +48,43 @@ class Transitions:
             case Action.AWAIT:
                 self._await(event)
             case Action.FOLLOW if heard is not None:
-                self._election.drop_deferred()
-                self._heartbeat.follow(heard)
+                self.election.drop_deferred()
+                self.heartbeat.follow(heard)
             case Action.CONSIDER if nominated is not None:
-                self._election.consider(nominated)
+                self.election.consider(nominated)
             case Action.STAND:
-                return self._election.stand()
+                return self.election.stand()
             case Action.STAND_AGAIN:
-                return self._election.stand_again()
+                return self.election.stand_again()
             case Action.CALL:
-                return self._election.call()
+                return self.election.call()
             case Action.LEAD:
-                self._heartbeat.lead()
-                self._bridge.lead()
+                self.heartbeat.lead()
+                self.bridge.lead()
             case Action.RESIGN:
                 self.resign(_WHY[event])
             case Action.REJOIN:
                 return self._rejoin()
-            case _:
-                pass
         return None
 
     def _await(self, event: Event) -> None:
         """Give the election some time: after a leader's end one node should stand soon, but not all at once."""
-        self._core.set_leader(None)
+        self.core.set_leader(None)
         if event is Event.INDUCTED:
-            self._election.allow_time()
+            self.election.allow_time()
         else:
-            self._election.wait(0, self._core.times.max_vote_min)
+            self.election.wait(0, self.core.times.max_vote_min)
 
     def resign(self, reason: str) -> None:
         """Leave IRC and stop leading."""
-        self._bridge.resign(reason)
-        self._heartbeat.resign()
+        self.bridge.resign(reason)
+        self.heartbeat.resign()
 
     def _rejoin(self) -> Event | None:
         """Continue under another id; a voter is in the network at once."""
-        core = self._core
+        core = self.core
         core.set_leader(None)
-        self._election.drop_deferred()
-        self._induction.restart()
+        self.election.drop_deferred()
+        self.induction.restart()
         core.draw_id()
         return Event.INDUCTED if core.votes else None

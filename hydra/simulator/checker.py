@@ -82,8 +82,6 @@ class Checker:
                 self._deliver(host, effect)
             case Missed():
                 self._next[host, effect.term] = effect.last + 1
-            case _:
-                pass
 
     def off_irc(self, host: int) -> None:
         """A node has left IRC, or died."""
@@ -133,25 +131,16 @@ class Checker:
         """Check an own message; a relayed one says nothing about its relayer."""
         if getattr(message, "id", None) != node.id:
             return
-        match message:
-            case Ping():
-                self._said_term(node, message.term)
-                self._lead(node, message)
-            case Pong():
-                self._said_term(node, int(message.val.partition(".")[0]))
-            case Nominate():
-                self._said_term(node, message.term)
-            case Pledge() | Elect():
-                self._said_term(node, message.term)
-                self._vote(node.core.voter, message.term, message.nom)
-                if isinstance(message, Elect):
-                    self._elected.setdefault((message.term, message.nom), set()).add(node.core.voter)
-            case _:
-                pass
-
-    def _said_term(self, node: Node, term: int) -> None:
         voter = node.core.voter
-        self._terms[voter] = max(term, self._terms.get(voter, 0))
+        if isinstance(message, Ping | Pong | Nominate | Pledge | Elect):
+            term = int(message.val.partition(".")[0]) if isinstance(message, Pong) else message.term
+            self._terms[voter] = max(term, self._terms.get(voter, 0))
+        if isinstance(message, Ping):
+            self._lead(node, message)
+        elif isinstance(message, Pledge | Elect):
+            self._vote(voter, message.term, message.nom)
+        if isinstance(message, Elect):
+            self._elected.setdefault((message.term, message.nom), set()).add(voter)
 
     def _vote(self, voter: str, term: int, nominee: int) -> None:
         former = self._votes.setdefault((voter, term), nominee)

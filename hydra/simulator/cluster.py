@@ -11,19 +11,9 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
+from hydra.protocol import effects
 from hydra.protocol.codec import encode
-from hydra.protocol.effects import (
-    CloseLink,
-    ConnectIrc,
-    DeliverLine,
-    Dial,
-    Effect,
-    LeaveIrc,
-    Persist,
-    RoleChanged,
-    StoredNode,
-    Transmit,
-)
+from hydra.protocol.effects import Effect, StoredNode, Transmit
 from hydra.protocol.electorate import Electorate
 from hydra.protocol.messages import Drop
 from hydra.protocol.node import Node, new_stored
@@ -43,36 +33,29 @@ IRC_FAILS: Final = 0.1
 Trace = Callable[[str], None]
 
 
-class Cluster:
-    """The nodes of one run."""
+class Cluster(Schedule):
+    """The nodes of one run, in virtual time."""
 
     def __init__(
-        self,
-        scenario: Scenario,
-        schedule: Schedule,
-        rng: Random,
-        checker: Checker,
-        *,
-        node_class: type[Node],
-        times: Times,
-        trace: Trace | None,
-        handled: Callable[[Node], None],
+        self, scenario: Scenario, *, node_class: type[Node] = Node, trace: Trace | None = None, only: str | None = None
     ) -> None:
-        """`handled` is called after every event of a node."""
-        self.schedule = schedule
-        self.rng = rng
-        self.checker = checker
-        self.network = Network(scenario, rng)
+        """With `only` the checker holds no other promise."""
+        super().__init__()
+        self.scenario = scenario
+        self.rng = Random(f"world {scenario.seed}")
+        self.checker = Checker(only)
+        self.network = Network(scenario, self.rng)
+        #: Messages sent so far.
         self.messages = 0
-        self._scenario = scenario
         self._node_class = node_class
-        self._times = times
         self._trace = trace
-        self._handled = handled
         self.hosts = self._hosts()
 
+    def handled(self, node: Node) -> None:
+        """Called after every event of a node."""
+
     def _hosts(self) -> list[Host]:
-        scenario = self._scenario
+        scenario = self.scenario
         disks = [new_stored(self.rng) for _ in range(scenario.nodes)]
         if scenario.voters:
             formed = disks[: scenario.voters]
@@ -89,7 +72,7 @@ class Cluster:
         return [host for host in self.hosts if host.node is not None and host.node.role is Role.LEADING]
 
     def _after(self, span: tuple[float, float], action: Callable[..., None], *args: Any) -> None:
-        self.schedule.at(self.schedule.now + self.rng.uniform(*span), action, *args)
+        self.at(self.now + self.rng.uniform(*span), action, *args)
 
     # Nodes.
 
@@ -98,10 +81,10 @@ class Cluster:
         if host.node is not None:
             return
         self.log(f"node {host.index} starts: {_shown(host.disk)}")
-        now = host.local(self.schedule.now)
+        now = host.local(self.now)
         node = self._node_class(
             name=f"n{host.index}",
-            times=self._times,
+            times=Times(),
             rng=Random(self.rng.getrandbits(64)),
             stored=host.disk,
             now=now,
@@ -117,28 +100,28 @@ class Cluster:
         if host.still_since is not None:
             host.waiting.append((event, args))
             return
-        self._handle(host, event(host.node, host.local(self.schedule.now), *args))
+        self._handle(host, event(host.node, host.local(self.now), *args))
 
-    def _handle(self, host: Host, effects: list[Effect]) -> None:
+    def _handle(self, host: Host, caused: list[Effect]) -> None:
         node = host.node
         assert node is not None
-        for effect in effects:
+        for effect in caused:
             self.checker.effect(host.index, node, effect)
             self._carry_out(host, effect)
         self.checker.after_event(host.index, node)
-        self._handled(node)
+        self.handled(node)
         self._wake_in_time(host, node)
 
     def _wake_in_time(self, host: Host, node: Node) -> None:
-        due = host.due(node, self.schedule.now)
+        due = host.due(node, self.now)
         if host.wake_by(due):
-            self.schedule.at(due + 1e-6, self._wake, host, host.epoch, due)
+            self.at(due + 1e-6, self._wake, host, host.epoch, due)
 
     def _wake(self, host: Host, epoch: int, due: float) -> None:
         if host.node is None or host.epoch != epoch or host.wake_at != due or host.still_since is not None:
             return
         host.awake()
-        if host.node.deadline <= host.local(self.schedule.now):
+        if host.node.deadline <= host.local(self.now):
             self.call(host, Node.tick)
         else:
             self._wake_in_time(host, host.node)
@@ -155,7 +138,7 @@ class Cluster:
     def leave(self, host: Host) -> None:
         """Stop a node in order."""
         assert host.node is not None
-        self._handle(host, host.node.leave(host.local(self.schedule.now)))
+        self._handle(host, host.node.leave(host.local(self.now)))
         for row in host.flush(len(host.writes)):
             self.checker.written(row)
         self._gone(host)
@@ -170,39 +153,37 @@ class Cluster:
     def stand_still(self, host: Host, *, timers_stop: bool) -> None:
         """Stop a node's process, or its whole machine with its timers."""
         if host.up:
-            host.stand_still(self.schedule.now, timers_stop=timers_stop)
+            host.stand_still(self.now, timers_stop=timers_stop)
             self.checker.stands_still(host.index)
 
     def go_on(self, host: Host) -> None:
         """Let a node that stood still handle the events that have waited."""
         if host.node is None or host.still_since is None:
             return
-        now = self.schedule.now
+        now = self.now
         since, waiting = host.go_on(now, clock_stops=issubclass(self._node_class, StoppedClock))
         for event, args in waiting:
             self.call(host, event, *args)
         wake_at = host.wake_after(since, now)
-        self.schedule.at(wake_at + 1e-6, self._wake, host, host.epoch, wake_at)
+        self.at(wake_at + 1e-6, self._wake, host, host.epoch, wake_at)
 
     # Effects.
 
     def _carry_out(self, host: Host, effect: Effect) -> None:
         match effect:
-            case Transmit():
+            case effects.Transmit():
                 self.transmit(effect)
-            case Persist():
+            case effects.Persist():
                 host.writes[effect.number] = effect.stored
-                self._after(self._scenario.disk, self._written, host, host.epoch, effect.number)
-            case Dial():
+                self._after(self.scenario.disk, self._written, host, host.epoch, effect.number)
+            case effects.Dial():
                 self._after(DIAL_TIME, self._dial, host, host.epoch, int(effect.target))
-            case CloseLink():
+            case effects.CloseLink():
                 self._close(self.network.end(effect.link))
-            case ConnectIrc():
+            case effects.ConnectIrc():
                 self._after(IRC_TIME, self._irc_connected, host, host.epoch)
-            case DeliverLine():
+            case effects.DeliverLine():
                 host.position = (effect.term, effect.idx)
-            case _:
-                pass
         if self._trace is not None and not isinstance(effect, Transmit):
             self._log_effect(host, effect)
 
@@ -222,8 +203,8 @@ class Cluster:
             if end is None:
                 continue
             self.messages += 1
-            for time in self.network.arrivals(end, self.schedule.now):
-                self.schedule.at(time, self._arrive, end, effect.message)
+            for time in self.network.arrivals(end, self.now):
+                self.at(time, self._arrive, end, effect.message)
 
     def _arrive(self, end: End, message: Any) -> None:
         other = end.other
@@ -232,7 +213,7 @@ class Cluster:
             return
         if self._trace is not None:
             self.log(f"node {host.index} <- {end.host}: {encode(message, attributes=True).decode().rstrip()}")
-        leads_on = self._must_lead_on(host.node, message, host.local(self.schedule.now)) and host.still_since is None
+        leads_on = self._must_lead_on(host.node, message, host.local(self.now)) and host.still_since is None
         self.call(host, Node.message_received, other.number, message)
         if leads_on and host.node.role is not Role.LEADING:
             self.checker.fail(LEADER_STAYS, f"node {host.index} is {host.node.role.name} after {message}")
@@ -248,7 +229,7 @@ class Cluster:
             return
         other = self.hosts[target]
         if other.node is None or self.network.is_split(host.index, target):
-            self.call(host, Node.dial_failed, str(target))
+            self.call(host, Node.tick)
             return
         end = self.network.connect(host.index, target)
         self._open(other, end.other, None)
@@ -263,14 +244,14 @@ class Cluster:
         """Close one side of a link; the other side learns it when it can be reached."""
         if end is not None and end.open:
             end.open = False
-            self.schedule.at(self.network.last_arrival(end, self.schedule.now), self._closed, end.other)
+            self.at(self.network.last_arrival(end, self.now), self._closed, end.other)
 
     def _closed(self, end: End) -> None:
         host = self.hosts[end.host]
         if not end.open or host.node is None:
             return
         if self.network.is_split(end.host, end.other.host):
-            self.schedule.at(self.schedule.now + 1.0, self._closed, end)
+            self.at(self.now + 1.0, self._closed, end)
             return
         end.open = False
         self.call(host, Node.link_closed, end.number)
@@ -303,15 +284,15 @@ class Cluster:
     def log(self, text: str) -> None:
         """Write a line of the trace."""
         if self._trace is not None:
-            self._trace(f"{self.schedule.now:9.3f} {text}")
+            self._trace(f"{self.now:9.3f} {text}")
 
     def _log_effect(self, host: Host, effect: Effect) -> None:
         match effect:
-            case RoleChanged():
+            case effects.RoleChanged():
                 self.log(f"node {host.index} is {effect.role.name} in term {effect.term} of {effect.leader}")
-            case LeaveIrc():
+            case effects.LeaveIrc():
                 self.log(f"node {host.index} leaves IRC: {effect.reason}")
-            case Persist():
+            case effects.Persist():
                 self.log(f"node {host.index} writes: {_shown(effect.stored)}")
             case _:
                 self.log(f"node {host.index} {effect}")

@@ -18,11 +18,6 @@ Call = tuple[Callable[..., list[Effect]], tuple[Any, ...]]
 class Host:
     """One machine."""
 
-    __slots__ = (
-        "disk", "epoch", "index", "lag", "node", "position", "rate", "still_since", "targets", "timers_stop", "waiting",
-        "wake_at", "writes",
-    )  # fmt: skip
-
     def __init__(self, index: int, disk: StoredNode, rate: float, targets: tuple[str, ...]) -> None:
         self.index = index
         self.disk = disk

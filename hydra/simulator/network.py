@@ -10,8 +10,6 @@ from hydra.simulator.scenario import Scenario
 class End:
     """One side of a link."""
 
-    __slots__ = ("host", "last", "number", "open", "other")
-
     other: End
 
     def __init__(self, host: int, number: int) -> None:

@@ -80,7 +80,7 @@ def _run(scenario: Scenario) -> tuple[float, float]:
         for host in world.hosts:
             if host.node is not None and host.node.has_lease:
                 found.append(world.now - end)
-                world.stop()
+                world.stop_at(world.now)
                 return
         world.at(world.now + 0.05, look)
 

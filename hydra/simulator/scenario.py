@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from itertools import combinations
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 
 class FaultKind(Enum):
@@ -86,49 +86,30 @@ class Scenario:
     end: float = 45.0
 
     def __str__(self) -> str:
-        lines = [
-            f"seed {self.seed}",
-            f"nodes {self.nodes}",
-            "links " + " ".join(f"{a}-{b}" for a, b in self.links),
-            f"voters {self.voters}",
-            f"ordered {'yes' if self.ordered else 'no'}",
-            f"delay {self.delay[0]:g} {self.delay[1]:g}",
-            f"loss {self.loss:g}",
-            f"lasting-loss {self.lasting_loss:g}",
-            f"duplicates {self.duplicates:g}",
-            f"late {self.late:g}",
-            f"disk {self.disk[0]:g} {self.disk[1]:g}",
-            "rates " + " ".join(f"{rate:g}" for rate in self.rates),
-            *map(str, self.faults),
-            f"end {self.end:g}",
-        ]
+        lines: list[str] = []
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if each.name == "faults":
+                lines += map(str, value)
+            else:
+                lines.append(f"{each.name.replace('_', '-')} {_written(value)}")
         return "\n".join(lines) + "\n"
 
 
-def _pair(words: list[str]) -> tuple[float, float]:
-    least, most = map(float, words)
-    return least, most
-
-
-def _links(words: list[str]) -> tuple[tuple[int, int], ...]:
-    pairs = [word.split("-") for word in words]
-    return tuple((int(a), int(b)) for a, b in pairs)
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return " ".join("-".join(map(str, each)) if isinstance(each, tuple) else f"{each:g}" for each in value)
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 _READERS: Final[dict[str, Callable[[list[str]], object]]] = {
-    "seed": lambda words: int(words[0]),
-    "nodes": lambda words: int(words[0]),
-    "links": _links,
-    "voters": lambda words: int(words[0]),
+    **dict.fromkeys(("seed", "nodes", "voters"), lambda words: int(words[0])),
+    **dict.fromkeys(("loss", "lasting-loss", "duplicates", "late", "end"), lambda words: float(words[0])),
+    **dict.fromkeys(("delay", "disk", "rates"), lambda words: tuple(map(float, words))),
+    "links": lambda words: tuple(tuple(map(int, word.split("-"))) for word in words),
     "ordered": lambda words: words == ["yes"],
-    "delay": _pair,
-    "loss": lambda words: float(words[0]),
-    "lasting-loss": lambda words: float(words[0]),
-    "duplicates": lambda words: float(words[0]),
-    "late": lambda words: float(words[0]),
-    "disk": _pair,
-    "rates": lambda words: tuple(map(float, words)),
-    "end": lambda words: float(words[0]),
 }
 
 
@@ -238,15 +219,7 @@ class _Draw:
     def _standstill(self, at: float) -> list[ScenarioFault]:
         """A node, or the leader, stands still, mostly for longer than a lease."""
         rng = self.rng
-        kind = rng.choice(
-            (
-                FaultKind.PAUSE,
-                FaultKind.PAUSE_LEADER,
-                FaultKind.SUSPEND,
-                FaultKind.SUSPEND_LEADER,
-                FaultKind.SUSPEND_LEADER,
-            )
-        )
+        kind = rng.choice(_STANDSTILLS)
         nodes = () if kind in (FaultKind.PAUSE_LEADER, FaultKind.SUSPEND_LEADER) else (rng.randrange(self.nodes),)
         return [
             ScenarioFault(round(at, 2), kind, nodes),
@@ -293,6 +266,9 @@ class _Draw:
 
 
 #: Kinds of faults, as often as they are drawn.
+_STANDSTILLS: Final = (
+    FaultKind.PAUSE, FaultKind.PAUSE_LEADER, FaultKind.SUSPEND, FaultKind.SUSPEND_LEADER, FaultKind.SUSPEND_LEADER,
+)  # fmt: skip
 _LIKELY: Final = (
     *[FaultKind.CRASH] * 4, FaultKind.LOSE, *[FaultKind.RESTART] * 4, FaultKind.LEAVE, *[FaultKind.SPLIT] * 4,
     *[FaultKind.ISOLATE_LEADER] * 3, *[FaultKind.CRASH_LEADER] * 3, *[FaultKind.HEAL] * 4, FaultKind.CUT,

@@ -5,8 +5,6 @@ All random numbers come from the scenario's seed: the same scenario is the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from random import Random
 from typing import Any, Final
 
 from hydra.protocol.codec import MAX_ID
@@ -15,12 +13,10 @@ from hydra.protocol.heartbeat import LEADER_LEAVES
 from hydra.protocol.messages import Drop
 from hydra.protocol.node import Node
 from hydra.protocol.roles import Role
-from hydra.protocol.times import Times
-from hydra.simulator.checker import BOUNDED, LEADER_FOUND, Checker
-from hydra.simulator.cluster import Cluster, Trace
+from hydra.simulator.checker import BOUNDED, LEADER_FOUND
+from hydra.simulator.cluster import Cluster
 from hydra.simulator.host import Host
 from hydra.simulator.scenario import FaultKind, Scenario, ScenarioFault
-from hydra.simulator.schedule import Schedule
 
 #: Seconds after healing in which a leader must be found.
 PATIENCE: Final = 45.0
@@ -32,68 +28,30 @@ LINE_EVERY: Final = 3.0
 SEND_EVERY: Final = 2.0
 
 
-class World:
+class World(Cluster):
     """One run."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        *,
-        node_class: type[Node] = Node,
-        trace: Trace | None = None,
-        only: str | None = None,
-        quiet: bool = False,
-    ) -> None:
-        """With `only` the checker holds no other promise; a `quiet` run has no lines from IRC or to IRC."""
-        self.scenario = scenario
-        self.rng = Random(f"world {scenario.seed}")
-        self.checker = Checker(only)
+    def __init__(self, scenario: Scenario, *, quiet: bool = False, **options: Any) -> None:
+        """A `quiet` run has no lines from IRC or to IRC; the other options are those of `Cluster`."""
+        super().__init__(scenario, **options)
         #: Seconds from healing to a leader with its lease, or None.
         self.found_after: float | None = None
-        self._schedule = Schedule()
         self._quiet = quiet
         self._healed_at: float | None = None
         self._names = 0
-        self._cluster = Cluster(
-            scenario, self._schedule, self.rng, self.checker,
-            node_class=node_class, times=Times(), trace=trace, handled=self._look_for_leader,
-        )  # fmt: skip
-
-    @property
-    def now(self) -> float:
-        """The virtual time."""
-        return self._schedule.now
-
-    @property
-    def hosts(self) -> list[Host]:
-        """The nodes' hosts."""
-        return self._cluster.hosts
-
-    @property
-    def messages(self) -> int:
-        """Messages sent so far."""
-        return self._cluster.messages
-
-    def at(self, time: float, action: Callable[..., None], *args: Any) -> None:
-        """Have an action happen at a time."""
-        self._schedule.at(time, action, *args)
-
-    def stop(self) -> None:
-        """Let no action happen after this moment."""
-        self._schedule.stop_at(self.now)
 
     def run(self) -> World:
         """Run the scenario. Raises Violation when a promise is broken."""
         for host in self.hosts:
             founds = not self.scenario.voters and host.index == 0
-            self.at(0.0 if founds else self.rng.uniform(0, 2), self._cluster.start, host, founds)
+            self.at(0.0 if founds else self.rng.uniform(0, 2), self.start, host, founds)
         for fault in self.scenario.faults:
             self.at(fault.at, self.fault, fault)
         self.at(self.scenario.end, self._heal, True)
         if not self._quiet:
             self.at(self.rng.expovariate(1 / LINE_EVERY), self._irc_line)
             self.at(self.rng.expovariate(1 / SEND_EVERY), self._submit)
-        for step in self._schedule.steps():
+        for step in self.steps():
             self.checker.now = self.now
             step()
             if self.messages > MESSAGES * len(self.hosts) * (self.now + 10):
@@ -107,39 +65,38 @@ class World:
         holder = self.checker.on_irc
         if holder is not None:
             self._names += 1
-            self._cluster.call(self.hosts[holder], Node.irc_line, f":x!y@z PRIVMSG #c :{self._names}")
+            self.call(self.hosts[holder], Node.irc_line, f":x!y@z PRIVMSG #c :{self._names}")
 
     def _submit(self) -> None:
         self.at(self.now + self.rng.expovariate(1 / SEND_EVERY), self._submit)
         host = self.rng.choice(self.hosts)
         if host.up:
             self._names += 1
-            self._cluster.call(host, Node.submit, f"m{self._names}", f"PRIVMSG #c :{self._names}")
+            self.call(host, Node.submit, f"m{self._names}", f"PRIVMSG #c :{self._names}")
 
     # Faults.
 
     def fault(self, fault: ScenarioFault) -> None:
         """Carry out a fault now."""
-        cluster = self._cluster
-        cluster.log(str(fault))
+        self.log(str(fault))
         match fault.kind:
             case FaultKind.RESTART:
                 for index in fault.nodes:
-                    cluster.start(self.hosts[index])
+                    self.start(self.hosts[index])
             case FaultKind.RESUME:
                 for host in self.hosts:
-                    cluster.go_on(host)
+                    self.go_on(host)
             case FaultKind.SPLIT:
-                cluster.network.split(set(fault.nodes))
+                self.network.split(set(fault.nodes))
             case FaultKind.ISOLATE_LEADER:
-                cluster.network.split({host.index for host in cluster.leaders()})
+                self.network.split({host.index for host in self.leaders()})
             case FaultKind.HEAL:
                 self._heal(False)
             case FaultKind.CUT:
-                cluster.cut_links()
+                self.cut_links()
             case FaultKind.IRC_LOST:
                 if self.checker.on_irc is not None:
-                    cluster.lose_irc(self.hosts[self.checker.on_irc])
+                    self.lose_irc(self.hosts[self.checker.on_irc])
             case _:
                 for host in self._hit(fault):
                     self._fault_of_node(host, fault.kind)
@@ -147,19 +104,19 @@ class World:
     def _hit(self, fault: ScenarioFault) -> list[Host]:
         hosts = [self.hosts[index] for index in fault.nodes]
         if fault.kind in (FaultKind.CRASH_LEADER, FaultKind.PAUSE_LEADER, FaultKind.SUSPEND_LEADER):
-            hosts = self._cluster.leaders()
+            hosts = self.leaders()
         return [host for host in hosts if host.node is not None]
 
     def _fault_of_node(self, host: Host, kind: FaultKind) -> None:
         match kind:
             case FaultKind.CRASH | FaultKind.LOSE | FaultKind.CRASH_LEADER:
-                self._cluster.crash(host, lose=kind is FaultKind.LOSE)
+                self.crash(host, lose=kind is FaultKind.LOSE)
             case FaultKind.LEAVE if host.up:
-                self._cluster.leave(host)
+                self.leave(host)
             case FaultKind.LEAVE:  # it stands still, and gets no signal
-                self._cluster.crash(host, lose=False)
+                self.crash(host, lose=False)
             case FaultKind.PAUSE | FaultKind.SUSPEND | FaultKind.PAUSE_LEADER | FaultKind.SUSPEND_LEADER:
-                self._cluster.stand_still(host, timers_stop=kind in (FaultKind.SUSPEND, FaultKind.SUSPEND_LEADER))
+                self.stand_still(host, timers_stop=kind in (FaultKind.SUSPEND, FaultKind.SUSPEND_LEADER))
             case FaultKind.FORGE | FaultKind.GHOST:
                 self._mislead(host, kind)
 
@@ -176,32 +133,31 @@ class World:
         for reason in ("forged", LEADER_LEAVES):
             for proof in (None, f"{self.rng.getrandbits(128):032x}"):
                 drop = Drop(node.leader, reason, proof)
-                self._cluster.transmit(Transmit(node.core.links.joined, drop, attributes=True))
+                self.transmit(Transmit(node.core.links.joined, drop, attributes=True))
 
     # Healing.
 
     def _heal(self, last: bool) -> None:
-        cluster = self._cluster
-        cluster.network.heal(for_good=last)
+        self.network.heal(for_good=last)
         if last:
             self._healed_at = self.now
-            cluster.log("healed")
+            self.log("healed")
             self.at(self.now + PATIENCE, self._give_up)
         for host in self.hosts:
-            cluster.go_on(host)
-            cluster.start(host)
+            self.go_on(host)
+            self.start(host)
             if last and host.node is not None:
-                self._look_for_leader(host.node)
+                self.handled(host.node)
 
-    def _look_for_leader(self, node: Node) -> None:
+    def handled(self, node: Node) -> None:
         if self._healed_at is not None and self.found_after is None and node.has_lease:
             self.found_after = self.now - self._healed_at
-            self._schedule.stop_at(self.now + SETTLING)
+            self.stop_at(self.now + SETTLING)
 
     def _give_up(self) -> None:
         if self.found_after is None and self.can_have_leader():
             self.checker.fail(LEADER_FOUND, f"none in {PATIENCE:g} s")
-        self._schedule.stop_at(self.now + SETTLING)
+        self.stop_at(self.now + SETTLING)
 
     def can_have_leader(self) -> bool:
         """Whether a majority of the newest electorate has its disks; else there will never be a leader again."""

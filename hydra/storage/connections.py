@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Callable
 from typing import Final
 
@@ -13,6 +12,7 @@ from hydra.notifications import CHANNEL
 from hydra.protocol.effects import StoredNode
 from hydra.storage.database import LOST, Connection, connect, session_name
 from hydra.storage.node_lease import NodeLease, take_again
+from wire.client.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -22,8 +22,7 @@ LOOK: Final = 3.0
 SILENCE: Final = 10.0
 #: Seconds for the server to release the lock of the last session.
 PATIENCE: Final = 3.0
-FIRST_RETRY: Final = 0.05
-LONGEST_RETRY: Final = 5.0
+RETRIES: Final = Backoff(0.05, 5.0)
 
 
 class StoreConnections:
@@ -79,10 +78,9 @@ async def reconnect(
 
     Also returns the row on disk. Raises NodeNameTaken or NodeForgotten.
     """
-    delay, reason = FIRST_RETRY, ""
+    delays, reason = RETRIES.delays(), ""
     while True:
-        await asyncio.sleep(delay * random.uniform(0.5, 1.0))
-        delay = min(2 * delay, LONGEST_RETRY)
+        await asyncio.sleep(next(delays))
         try:
             keeper = await connect(conninfo, session_name(lease.name, "keeper"), patience)
             try:

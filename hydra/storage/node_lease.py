@@ -17,7 +17,7 @@ from hydra.protocol.effects import StoredNode
 from hydra.protocol.electorate import Electorate, parse_electorate
 from hydra.protocol.node import new_stored
 from hydra.storage.database import Connection, session_name
-from hydra.storage.statements import statement
+from hydra.storage.statements import execute, fetch
 
 LOOK: Final = 0.05
 
@@ -59,20 +59,16 @@ async def _take(connection: Connection, name: str, voter: str) -> NodeLease:
     async with connection.transaction():
         # One process at a time, so that only one node of several is the first.
         await connection.execute("select pg_advisory_xact_lock(%s, 0)", (LOCK_CLASS,))
-        cursor = await connection.execute(statement("insert_node"), {"name": name, "voter": voter})
-        new = await cursor.fetchone() is not None
+        new = await fetch(connection, "insert_node", name=name, voter=voter) is not None
         first = new and not await _knows_a_network(connection, name)
-        row = await (await connection.execute(statement("find_node"), {"name": name})).fetchone()
+        row = await fetch(connection, "find_node", name=name)
         if row is None:  # forgotten at this moment
             raise NodeNameTaken(f"The node {name!r} is being forgotten.")
         id, host, pid = row
         if not await _try_lock(connection, id):
             raise NodeNameTaken(f"Another process runs the node {name!r}: {pid} on {host}.")
         run = uuid4()
-        cursor = await connection.execute(
-            statement("begin_run"), {"id": id, "run": run, "host": socket.gethostname(), "pid": os.getpid()}
-        )
-        found = await cursor.fetchone()
+        found = await fetch(connection, "begin_run", id=id, run=run, host=socket.gethostname(), pid=os.getpid())
         assert found is not None
         stored = _stored(name, *found[:4])
         position = None if found[4] is None else (found[4], found[5])
@@ -86,7 +82,7 @@ async def take_again(connection: Connection, lease: NodeLease, lost: list[int], 
     or has run it meanwhile, and NodeForgotten.
     """
     names = [session_name(lease.name, purpose) for purpose in ("keeper", "writer")]
-    await connection.execute(statement("end_own_sessions"), {"pids": lost, "names": names})
+    await execute(connection, "end_own_sessions", pids=lost, names=names)
     deadline = clock.now() + patience
     while True:
         locked = await _try_lock(connection, lease.id)
@@ -103,7 +99,7 @@ async def check(connection: Connection, lease: NodeLease) -> StoredNode:
 
     Raises NodeForgotten without a row, NodeNameTaken if another process runs the node or has run it.
     """
-    row = await (await connection.execute(statement("run_of_node"), {"id": lease.id})).fetchone()
+    row = await fetch(connection, "run_of_node", id=lease.id)
     if row is None:
         raise NodeForgotten(f"The node {lease.name!r} was forgotten.")
     run, host, pid, *promised = row
@@ -113,7 +109,7 @@ async def check(connection: Connection, lease: NodeLease) -> StoredNode:
 
 
 async def _knows_a_network(connection: Connection, name: str) -> bool:
-    row = await (await connection.execute(statement("knows_a_network"), {"name": name})).fetchone()
+    row = await fetch(connection, "knows_a_network", name=name)
     return row is not None and bool(row[0])
 
 

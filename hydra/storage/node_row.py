@@ -1,6 +1,6 @@
 """The store of a running node: its row and its status for operators (docs/protocols/hydra.md, "Stored state").
 
-    store = await NodeStore.open("alpha", conninfo_from_settings(), on_lost=..., on_back=..., ...)
+    store = await NodeStore.open("alpha", conninfo_from_settings(), StoreHandlers(...))
     node = Node(name="alpha", stored=store.stored, position=store.lease.position, ...)
     await store.write(stored)  # for a Persist; returns when it is committed
     store.publish_status(snapshot(node, now))
@@ -18,6 +18,7 @@ import contextlib
 import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from hydra import clock
@@ -38,25 +39,28 @@ logger = logging.getLogger(__name__)
 PATIENCE: Final = 3.0
 
 
-class NodeStore:
-    """The store of one node. Callbacks are called in the event loop, and must not wait."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreHandlers:
+    """What a store calls, in the event loop. None of it may wait."""
 
-    def __init__(
-        self,
-        lease: NodeLease,
-        conninfo: str,
-        on_lost: Callable[[str], None],
-        on_back: Callable[[], None],
-        on_failed: Callable[[StoreError], None],
-        on_command: Callable[[OperatorCommand], None],
-    ) -> None:
+    on_lost: Callable[[str], None]
+    """The database cannot be reached, for this reason: until `on_back` the node must send nothing, to IRC or to other
+    nodes."""
+    on_back: Callable[[], None]
+    on_failed: Callable[[StoreError], None]
+    """The store has ended, for this reason: the node cannot go on."""
+    on_command: Callable[[OperatorCommand], None]
+    """An operator asks for something."""
+
+
+class NodeStore:
+    """The store of one node."""
+
+    def __init__(self, lease: NodeLease, conninfo: str, handlers: StoreHandlers) -> None:
         """Use `open`."""
         self.lease = lease
         self._conninfo = conninfo
-        self._on_lost = on_lost
-        self._on_back = on_back
-        self._on_failed = on_failed
-        self._on_command = on_command
+        self._handlers = handlers
         self._status_writer = StatusWriter()
         self._vote_log = VoteLog(lease.stored)
         self._wake = asyncio.Event()
@@ -72,21 +76,15 @@ class NodeStore:
         cls,
         name: str,
         conninfo: str,
+        handlers: StoreHandlers,
         *,
-        on_lost: Callable[[str], None],
-        on_back: Callable[[], None],
-        on_failed: Callable[[StoreError], None],
-        on_command: Callable[[OperatorCommand], None],
         rng: random.Random | None = None,
         patience: float = PATIENCE,
         answer: float = LONGEST,
     ) -> NodeStore:
         """Begin to run the node of this name; its row, new if it had none, is committed when this returns.
 
-        `on_lost` gets the reason why the database cannot be reached: until `on_back` the node must send nothing, to IRC
-        or to other nodes. `on_failed` gets the reason why the store has ended: the node cannot go on. `on_command` gets
-        operators' commands. A new voter's key is drawn from `rng`. A database that does not answer for `answer` seconds
-        counts as lost.
+        A new voter's key is drawn from `rng`. A database that does not answer for `answer` seconds counts as lost.
 
         Raises NodeNameTaken, UnreadableRow, and psycopg.Error when the database is away or has no tables of Hydra's.
         """
@@ -97,7 +95,7 @@ class NodeStore:
         except BaseException:
             await keeper.close()
             raise
-        store = cls(lease, conninfo, on_lost, on_back, on_failed, on_command)
+        store = cls(lease, conninfo, handlers)
         store._supervisor = asyncio.create_task(store._supervise(session), name=f"hydra store of {name}")
         return store
 
@@ -207,14 +205,14 @@ class NodeStore:
             self._lost = True
             logger.warning("the node %s has lost the database: %s", self.lease.name, reason)
             self.happened("database lost", reason)
-            self._on_lost(reason)
+            self._handlers.on_lost(reason)
 
     def _say_back(self) -> None:
         if self._lost:
             self._lost = False
             logger.info("the node %s has the database again", self.lease.name)
             self.happened("database back", "the node may speak again")
-            self._on_back()
+            self._handlers.on_back()
 
     def _hear(self, payload: str) -> None:
         try:
@@ -224,11 +222,11 @@ class NodeStore:
             return
         if command.run == self.lease.run:
             self.happened("operator", str(command))
-            self._on_command(command)
+            self._handlers.on_command(command)
 
     def _fail(self, error: StoreError) -> None:
         self._end(error)
-        self._on_failed(error)
+        self._handlers.on_failed(error)
 
     def _end(self, error: StoreError) -> None:
         self._error = self._error or error

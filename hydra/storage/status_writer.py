@@ -15,7 +15,7 @@ from typing import Any, Final
 from hydra.snapshot import LinkStatus, MemberStatus, NodeSnapshot, Occurrence, occurrences
 from hydra.storage.database import Connection
 from hydra.storage.node_lease import NodeLease
-from hydra.storage.statements import statement
+from hydra.storage.statements import execute
 from hydra.storage.tenures import Tenures
 
 #: Seconds between two writes of the status; role, term, leader and IRC are written at once.
@@ -105,8 +105,8 @@ class StatusWriter:
         """Write the due part of the status."""
         if self._pruned_at + PRUNING <= now:
             self._pruned_at = now
-            await _execute(connection, "prune_events", id=lease.id, kept=EVENTS_KEPT, days=DAYS_KEPT)
-            await _execute(connection, "prune_tenures", kept=TENURES_KEPT, days=DAYS_KEPT)
+            await execute(connection, "prune_events", id=lease.id, kept=EVENTS_KEPT, days=DAYS_KEPT)
+            await execute(connection, "prune_tenures", kept=TENURES_KEPT, days=DAYS_KEPT)
         events, self._events = self._events, deque()
         lost, self._lost = self._lost, 0
         try:
@@ -129,7 +129,7 @@ class StatusWriter:
         if lost:
             events.insert(0, (events[0][0], Occurrence("events lost", self.term, f"{lost:,} more before")))
         if events:
-            await _execute(
+            await execute(
                 connection, "write_events",
                 id=lease.id,
                 at=[at + self._database_ahead for at, _ in events],
@@ -141,7 +141,7 @@ class StatusWriter:
     async def _write_tenures(self, connection: Connection, lease: NodeLease) -> int:
         tenures = list(self._tenures)
         if tenures:
-            await _execute(
+            await execute(
                 connection, "write_tenures",
                 id=lease.id, kinds=[one.kind for one in tenures], terms=[one.term for one in tenures],
                 began=[one.began for one in tenures], until=[one.until for one in tenures],
@@ -153,16 +153,16 @@ class StatusWriter:
         if status is None:
             return None
         listen = self.listen
-        await _execute(
+        await execute(
             connection, "write_status",
             id=lease.id, run=lease.run, role=status.role, current_id=status.id, leader=status.leader,
             leader_name=_clean(status.leader_name), lease_until=self._moment(status.lease_until), irc=status.irc,
             listen=[*listen], faults=status.faults,
         )  # fmt: skip
         if shown is None or shown.links != status.links:
-            await _execute(connection, "write_links", id=lease.id, rows=self._rows(status.links))
+            await execute(connection, "write_links", id=lease.id, rows=self._rows(status.links))
         if shown is None or shown.members != status.members:
-            await _execute(connection, "write_members", id=lease.id, rows=self._rows(status.members))
+            await execute(connection, "write_members", id=lease.id, rows=self._rows(status.members))
         self._shown_listen = listen
         return status
 
@@ -180,10 +180,6 @@ class StatusWriter:
     def _moment(self, moment: float | None) -> float | None:
         """A moment of the node's clock as the database's time."""
         return None if moment is None else moment + self._offset + self._database_ahead
-
-
-async def _execute(connection: Connection, name: str, /, **parameters: Any) -> None:
-    await connection.execute(statement(name), parameters)
 
 
 def _clean(text: str) -> str:

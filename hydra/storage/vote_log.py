@@ -14,7 +14,7 @@ from hydra.errors import StaleWrite, StoreError
 from hydra.protocol.effects import StoredNode
 from hydra.storage.database import Connection
 from hydra.storage.node_lease import NodeLease, check
-from hydra.storage.statements import statement
+from hydra.storage.statements import fetch
 
 
 class VoteLog:
@@ -56,15 +56,12 @@ class VoteLog:
         last = batch[-1][0]
         pledges = {stored.term: stored.pledge for stored, _ in batch if stored.pledge is not None}
         try:
-            cursor = await connection.execute(
-                statement("write_vote"),
-                {
-                    "id": lease.id, "run": lease.run, "term": last.term, "pledge": last.pledge,
-                    "electorate": "" if last.electorate is None else str(last.electorate),
-                    "terms": [*pledges], "pledges": [*pledges.values()],
-                },
+            row = await fetch(
+                connection, "write_vote",
+                id=lease.id, run=lease.run, term=last.term, pledge=last.pledge,
+                electorate="" if last.electorate is None else str(last.electorate),
+                terms=[*pledges], pledges=[*pledges.values()],
             )  # fmt: skip
-            row = await cursor.fetchone()
         except IntegrityError as error:
             raise StaleWrite(str(error).partition("\n")[0]) from error
         if row is None or row[0] == 0:

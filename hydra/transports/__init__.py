@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hydra.transports.access import check_access
 from hydra.transports.address import FifoAddress, IrcAddress, NodeAddress, TcpAddress, UdpAddress
 from hydra.transports.base import Accept, LinkListener, TransportOptions
-from hydra.transports.fifo import dial_fifo, listen_fifo
+from hydra.transports.fifo import FifoListener, dial_fifo
 from hydra.transports.tcp import dial_tcp, listen_tcp
 from hydra.transports.udp import check_udp, dial_udp, listen_udp
 
@@ -56,7 +56,7 @@ async def listen(address: NodeAddress, options: TransportOptions, accept: Accept
         case UdpAddress():
             return await listen_udp(address, options, accept)
         case FifoAddress():
-            return await listen_fifo(address, options, accept)
+            return FifoListener(address, options, accept)
         case IrcAddress():
             from hydra.transports.irc import listen_irc
 

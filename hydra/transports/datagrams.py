@@ -16,8 +16,6 @@ MAX_JOINED: Final = 1400
 class DatagramPacker:
     """Packs lines into datagrams."""
 
-    __slots__ = ("_waiting",)
-
     def __init__(self) -> None:
         self._waiting = b""
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import ssl
 from typing import Final
 
 CLOSED: Final = "closed by the other side"
 
-_TEXTS: Final = {
-    errno.ECONNREFUSED: "refused",
-    errno.EPIPE: CLOSED,
-}
-
 
 def reason(error: BaseException | None) -> str:
     """The text for the error that ended a link or kept it from opening; None is an orderly end."""
-    if error is None:
+    if error is None or isinstance(error, BrokenPipeError):
         return CLOSED
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
@@ -24,6 +18,6 @@ def reason(error: BaseException | None) -> str:
         return f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}"
     if isinstance(error, ConnectionResetError):  # asyncio's have no errno
         return "reset by the other side"
-    if isinstance(error, OSError) and error.errno in _TEXTS:
-        return _TEXTS[error.errno]
+    if isinstance(error, ConnectionRefusedError):
+        return "refused"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

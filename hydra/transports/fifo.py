@@ -50,11 +50,6 @@ async def dial_fifo(address: FifoAddress, options: TransportOptions, opened: Acc
         raise TransportError(f"{address}: {error}") from error
 
 
-async def listen_fifo(address: FifoAddress, options: TransportOptions, accept: Accept) -> FifoListener:
-    """Listen on two pipes, and make missing ones. Raises TransportError."""
-    return FifoListener(address, options, accept)
-
-
 class FifoListener:
     """Accepts one link at a time."""
 

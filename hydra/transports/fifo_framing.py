@@ -35,8 +35,6 @@ class LinkStart:
 class FifoDecoder:
     """Finds the starts in a pipe's bytes, which come in any pieces."""
 
-    __slots__ = ("_partial",)
-
     def __init__(self) -> None:
         self._partial: bytes | None = None
         """The bytes of an incomplete start."""

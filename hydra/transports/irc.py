@@ -19,18 +19,21 @@ from typing import Final
 
 from irc.client import Event, NickMask  # type: ignore[import-untyped]
 
+from hydra.irc.attempt import IrcHandlers
 from hydra.irc.channels import fold
-from hydra.irc.connection import IrcConnection, IrcHandlers
+from hydra.irc.connection import IrcConnection
 from hydra.irc.events import event_text, is_refusal
 from hydra.irc.nicks import drawn_nick
 from hydra.irc.pieces import UNKNOWN, Piece, PieceKind, parse_piece, unescape
 from hydra.irc.settings import IrcServer, IrcUser
 from hydra.transports.address import IrcAddress
 from hydra.transports.base import Accept, TransportError, TransportOptions
-from hydra.transports.irc_link import IrcLink, IrcOptions
+from hydra.transports.irc_link import IrcLink
 
 logger = logging.getLogger("hydra.irc")
 
+#: Links of one listener.
+MAX_LINKS: Final = 256
 #: No such nick; and the nick, or the server, does not take private messages from this client.
 GONE: Final = frozenset({"401", "477", "531", "716"})
 #: Waiting messages that tell other clients that there is no link; more are not sent.
@@ -42,8 +45,7 @@ RECONNECT: Final = (1.0, 60.0)
 class _IrcClient:
     """A client on an IRC server, and the links that it carries."""
 
-    def __init__(self, address: IrcAddress, user: IrcUser, options: TransportOptions, irc: IrcOptions) -> None:
-        self.options = irc
+    def __init__(self, address: IrcAddress, user: IrcUser, options: TransportOptions) -> None:
         self.transport = options
         self.links: dict[str, IrcLink] = {}
         """By the other side's folded nick."""
@@ -52,7 +54,7 @@ class _IrcClient:
         self._farewells: deque[str] = deque(maxlen=MAX_FAREWELLS)
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.connection = IrcConnection(
-            IrcServer(address.host, address.port, irc.tls, irc.password),
+            IrcServer(address.host, address.port),
             user,
             IrcHandlers(
                 on_connected=self._connected,
@@ -62,7 +64,7 @@ class _IrcClient:
                 more=self._more,
                 on_fault=options.fault,
             ),
-            replace(irc.times, connect=options.connect_timeout),
+            replace(options.irc, connect=options.connect_timeout),
         )
 
     async def start(self) -> None:
@@ -187,10 +189,8 @@ class _IrcDialler(_IrcClient):
 class IrcListener(_IrcClient):
     """A client that other nodes dial."""
 
-    def __init__(
-        self, address: IrcAddress, user: IrcUser, options: TransportOptions, irc: IrcOptions, accept: Accept
-    ) -> None:
-        super().__init__(address, user, options, irc)
+    def __init__(self, address: IrcAddress, options: TransportOptions, accept: Accept) -> None:
+        super().__init__(address, IrcUser(address.nick, other_nicks=False), options)
         self._accept: Accept | None = accept
         self._rng = Random()
         self._wait = RECONNECT[0]
@@ -220,7 +220,7 @@ class IrcListener(_IrcClient):
             return
         if link is not None:
             link.end(f"{link.nick} on IRC begins anew", tell=False)
-        if self._accept is None or len(self.links) >= self.options.max_links:
+        if self._accept is None or len(self.links) >= MAX_LINKS:
             self.dismiss(mask, piece, "no more links are accepted")
             return
         link = IrcLink(self, mask.nick, mask.host or mask.nick, self._accept)
@@ -257,28 +257,22 @@ def _reason(piece: Piece) -> str:
         return "unreadable"
 
 
-async def listen_irc(
-    address: IrcAddress, options: TransportOptions, accept: Accept, irc: IrcOptions | None = None
-) -> IrcListener:
+async def listen_irc(address: IrcAddress, options: TransportOptions, accept: Accept) -> IrcListener:
     """Connect with the nick of the address, and accept links. Raises TransportError.
 
     After a lost connection, which ends all links, it reconnects by itself.
     """
-    user = IrcUser(address.nick, other_nicks=False)
-    listener = IrcListener(address, user, options, irc or IrcOptions(times=options.irc), accept)
+    listener = IrcListener(address, options, accept)
     await listener.start()
     return listener
 
 
-async def dial_irc(
-    address: IrcAddress, options: TransportOptions, opened: Accept, irc: IrcOptions | None = None
-) -> None:
+async def dial_irc(address: IrcAddress, options: TransportOptions, opened: Accept) -> None:
     """Open a link to the nick of the address. Raises TransportError.
 
     Without a secret, only a sent message shows whether a client has that nick and listens.
     """
-    irc = irc or IrcOptions(times=options.irc)
-    dialler = _IrcDialler(address, IrcUser(drawn_nick(irc.nick, Random())), options, irc)
+    dialler = _IrcDialler(address, IrcUser(drawn_nick("hydra", Random())), options)
     await dialler.start()
     link = IrcLink(dialler, address.nick, str(address), opened)
     dialler.add(link, dialled=True)

@@ -10,45 +10,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from dataclasses import dataclass, field
-from ssl import SSLContext
-from typing import Protocol
+from typing import Final, Protocol
 
 from irc.client import NickMask  # type: ignore[import-untyped]
 
 from hydra import clock
 from hydra.irc.connection import IrcConnection
 from hydra.irc.pieces import UNKNOWN, Piece, PiecePacker, PieceUnpacker
-from hydra.irc.settings import IrcTimes
 from hydra.transports.base import Accept, Handler, TransportOptions
 from hydra.transports.secret import NONCE_SIZE, Proof, SecretError
 
 logger = logging.getLogger("hydra.irc")
 
 
-@dataclass(frozen=True, slots=True)
-class IrcOptions:
-    """The options of all links over IRC."""
-
-    nick: str = "hydra"
-    """The beginning of dialling clients' nicks."""
-    password: str = ""
-    tls: SSLContext | None = None
-    times: IrcTimes = field(default_factory=IrcTimes)
-    max_waiting: int = 64 * 1024
-    """Bytes that may wait on one link for the server's pace; then the link is closed."""
-    max_links: int = 256
-    """Links of one listener."""
+#: Bytes that may wait on one link for the server's pace; then the link is closed.
+MAX_WAITING: Final = 64 * 1024
 
 
 class Carrier(Protocol):
     """The IRC client that carries a link."""
 
     connection: IrcConnection
-
-    @property
-    def options(self) -> IrcOptions:
-        """Its limits."""
 
     @property
     def transport(self) -> TransportOptions:
@@ -76,7 +58,7 @@ class IrcLink:
         self.packer = PiecePacker(secrets.token_hex(4))
         self._unpacker = PieceUnpacker()
         self.carrier = carrier
-        self._origin = origin
+        self.origin = origin
         self._opened = opened
         self._handler: Handler | None = None
         self._proof: Proof | None = None
@@ -86,11 +68,6 @@ class IrcLink:
         self._heard = clock.now()
         self._idle_timer = self._loop.call_later(carrier.transport.idle, self._look)
         self._proof_timer: asyncio.TimerHandle | None = None
-
-    @property
-    def origin(self) -> str:
-        """The other side's host as the server shows it, or the dialled address."""
-        return self._origin
 
     @property
     def proving(self) -> bool:
@@ -127,7 +104,7 @@ class IrcLink:
         if not self.open:
             return
         self.packer.put(data)
-        if self.packer.waiting > self.carrier.options.max_waiting:
+        if self.packer.waiting > MAX_WAITING:
             self._loop.call_soon(self.end, f"{self.nick} on IRC does not keep up")
         else:
             self.carrier.queue(self)
@@ -189,7 +166,7 @@ class IrcLink:
             if self._handler is not None:
                 self._handler.closed(reason)
             else:
-                logger.info("%s: %s", self._origin, reason)
+                logger.info("%s: %s", self.origin, reason)
 
     def _over(self, reason: str, *, tell: bool) -> None:
         if not self.open:

@@ -20,7 +20,6 @@ import hmac
 import re
 from collections.abc import Mapping
 from enum import Enum, auto
-from types import MappingProxyType
 from typing import Final, NoReturn
 
 #: Bytes of a challenge.
@@ -60,14 +59,12 @@ class Action(Enum):
     """Fail if the proof is wrong; the accepting side proves now."""
 
 
-TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = MappingProxyType(
-    {
-        State.WAITING: {Event.CHALLENGE: (Action.ANSWER, State.CHALLENGED)},
-        State.CHALLENGED: {Event.PROOF: (Action.JUDGE, State.PROVED)},
-        State.PROVED: {},
-        State.FAILED: {},
-    }
-)
+TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = {
+    State.WAITING: {Event.CHALLENGE: (Action.ANSWER, State.CHALLENGED)},
+    State.CHALLENGED: {Event.PROOF: (Action.JUDGE, State.PROVED)},
+    State.PROVED: {},
+    State.FAILED: {},
+}
 """An event without a row fails."""
 
 
@@ -77,8 +74,6 @@ class SecretError(Exception):
 
 class Proof:
     """One side's half. Send `greeting` at once, and what `feed` returns; then look at `proved` and `rest`."""
-
-    __slots__ = ("_dialled", "_nonce", "_other", "_pending", "_secret", "rest", "state")
 
     def __init__(self, secret: bytes, *, dialled: bool, nonce: bytes) -> None:
         """`nonce`: 32 bytes drawn for this link by a cryptographic generator."""

@@ -48,7 +48,7 @@ class StreamLink:
         self, channel: ByteCarrier, origin: str, options: TransportOptions, opened: Accept, *, dialled: bool
     ) -> None:
         self._channel = channel
-        self._origin = origin
+        self.origin = origin
         self._options = options
         self._opened = opened
         self._dialled = dialled
@@ -62,11 +62,6 @@ class StreamLink:
         """Done when the link is open; a TransportError if it never will be."""
         if options.secret:
             self._proof = Proof(options.secret, dialled=dialled, nonce=secrets.token_bytes(NONCE_SIZE))
-
-    @property
-    def origin(self) -> str:
-        """The remote address."""
-        return self._origin
 
     def start(self) -> None:
         """Begin the proof, or without a secret open the link."""
@@ -111,7 +106,7 @@ class StreamLink:
         try:
             self._take(data)
         except Exception as error:
-            self._options.fault(f"link with {self._origin}", error)
+            self._options.fault(f"link with {self.origin}", error)
             self.lost(f"a fault in what came over it: {type(error).__name__}")
 
     def _take(self, data: bytes) -> None:

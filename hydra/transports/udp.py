@@ -7,19 +7,16 @@ after `idle` seconds of silence, or when the other side's machine reports that n
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 from collections.abc import Sequence
-from typing import Any, Final
 
 from hydra.transports.address import UdpAddress
 from hydra.transports.base import Accept, LinkListener, TransportError, TransportOptions
 from hydra.transports.error_texts import reason
 from hydra.transports.icmp import ask_for_refusals
 from hydra.transports.udpsocket import UdpSocket
-
-#: Errors of an IPv6 address of `localhost` on a machine without IPv6.
-_NOT_HERE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
+from wire.net.address import HostPort
+from wire.net.sockets import bind_all, resolve
 
 
 def check_udp(address: UdpAddress, options: TransportOptions) -> None:
@@ -39,69 +36,36 @@ async def dial_udp(
     """
     check_udp(address, options)
     sockets = [sock for listener in listeners if isinstance(listener, UdpListener) for sock in listener.sockets]
-    found = await _resolve(address)
-    for family, remote in found:
-        for shared in sockets:
-            if shared.reaches(family, remote):
-                shared.open(remote, opened)
-                return
-    family, remote = found[0]
     try:
-        own = await _open_socket(family, None, options, None)
-    except OSError as error:
+        found = await resolve(HostPort(address.host, address.port), socket.SOCK_DGRAM)
+        ways = [(sock, remote) for family, remote in found for sock in sockets if sock.reaches(family, remote)]
+        if not ways:
+            family, remote = found[0]
+            ways = [(await _serve(socket.socket(family, socket.SOCK_DGRAM), options, None), remote)]
+            ways[0][0].close_when_unused()
+    except (OSError, UnicodeError) as error:
         raise TransportError(f"{address}: {reason(error)}") from error
-    own.close_when_unused()
-    own.open(remote, opened)
+    sock, remote = ways[0]
+    sock.open(remote, opened)
 
 
 async def listen_udp(address: UdpAddress, options: TransportOptions, accept: Accept) -> UdpListener:
     """Listen on all IP addresses of the host, on one port. Raises TransportError."""
     check_udp(address, options)
-    sockets: list[UdpSocket] = []
-    port = address.port
-    failure: OSError | None = None
-    for family, (host, _, *rest) in await _resolve(address, socket.AI_PASSIVE):
-        try:
-            sockets.append(await _open_socket(family, (host, port, *rest), options, accept))
-        except OSError as error:
-            failure = error
-            if error.errno not in _NOT_HERE:
-                break
-        else:
-            port = sockets[0].port
-    else:
-        if sockets:
-            return UdpListener(UdpAddress(address.host, port), sockets)
-    for each in sockets:
-        each.close_when_unused()
-    raise TransportError(f"{address}: {reason(failure)}") from failure
-
-
-async def _resolve(address: UdpAddress, flags: int = 0) -> list[tuple[int, Any]]:
-    loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM, flags=flags)
-    except OSError as error:
+        bound = await bind_all(HostPort(address.host, address.port), socket.SOCK_DGRAM)
+        sockets = [await _serve(sock, options, accept) for sock in bound]
+    except (OSError, UnicodeError) as error:
         raise TransportError(f"{address}: {reason(error)}") from error
-    return list(dict.fromkeys((family, sockaddr) for family, _, _, _, sockaddr in found))
+    return UdpListener(UdpAddress(address.host, sockets[0].port), sockets)
 
 
-async def _open_socket(family: int, local: Any, options: TransportOptions, accept: Accept | None) -> UdpSocket:
-    sock = socket.socket(family, socket.SOCK_DGRAM)
-    try:
-        sock.setblocking(False)
-        ask_for_refusals(sock)
-        if local is not None:
-            if family == socket.AF_INET6:
-                # [::] includes IPv4; any other IPv6 address is itself alone.
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, local[0] != "::")
-            sock.bind(local)
-        _, protocol = await asyncio.get_running_loop().create_datagram_endpoint(
-            lambda: UdpSocket(sock, options, accept), sock=sock
-        )
-    except BaseException:
-        sock.close()
-        raise
+async def _serve(sock: socket.socket, options: TransportOptions, accept: Accept | None) -> UdpSocket:
+    sock.setblocking(False)
+    ask_for_refusals(sock)
+    _, protocol = await asyncio.get_running_loop().create_datagram_endpoint(
+        lambda: UdpSocket(sock, options, accept), sock=sock
+    )
     return protocol
 
 

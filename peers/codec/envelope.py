@@ -141,8 +141,6 @@ def encode(value: Any) -> bytes:
 class Stamps:
     """Ids and times for new envelopes."""
 
-    __slots__ = ("_last",)
-
     def __init__(self) -> None:
         self._last = 0
 

@@ -12,8 +12,6 @@ def line(frame: bytes) -> bytes:
 class LineDecoder:
     """Takes a stream of bytes in any pieces and gives its lines, without their line feeds; empty ones are skipped."""
 
-    __slots__ = ("_pending", "error")
-
     def __init__(self) -> None:
         self._pending = bytearray()
         #: Set when a line was too long: nothing more is decoded then.

@@ -10,8 +10,9 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from peers.connection import check_url
-from peers.errors import ClientError, InvalidEnvelope, WeakSecret
+from peers.errors import InvalidEnvelope, WeakSecret
 from queues.management.shell import REFUSED, USAGE, secret_from
+from wire.client.errors import ClientError
 
 DEFAULT_URL = "ws://127.0.0.1:8000/ws/peerbus"
 INTERRUPTED = 130

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.hostile.unharmed import Neighbour, drawn, exchange
 from tests.hostile.values import INTEGERS, TIMES, integers, octets, texts
 from tests.wire.broker import Broker
-from wire.overhop.codec import decoder
-from wire.overhop.codec.decoder import Type
+from wire.overhop.codec import encoder
+from wire.overhop.codec.names import Type
 
-GREETING = decoder.encode(Type.HELLO, "a", {}) + decoder.encode(Type.REGISTER, "b", {})
+GREETING = encoder.encode(Type.HELLO, "a", {}) + encoder.encode(Type.REGISTER, "b", {})
 UUID = "0" * 8 + "-0000-0000-0000-" + "0" * 12
 
 NAMES = st.sampled_from(("hostile", "_system", "_peer/bob", "_subscription/1/", "sspq", ""))
@@ -55,7 +55,7 @@ def sessions(draw: st.DrawFn) -> bytes:
 
 def asked(t: int, **p: Any) -> bytes:
     """A request."""
-    return decoder.encode(t, "r", p)
+    return encoder.encode(t, "r", p)
 
 
 def framed(body: bytes) -> bytes:
@@ -101,7 +101,7 @@ CASES = {
     "LSJOB of the last page": asked(Type.LSJOB, q="sspq", status="completed", page=2**31 - 1, page_size=100),
     "50 JOBs that never were": asked(Type.JOB, jid=f"sspq:{UUID}") * 50,
     "5000 ACKs of jobs that never were": asked(Type.ACK, jid=f"sspq:{UUID}") * 5000,
-    "a request id of 1 MB": decoder.encode(Type.PING, "é" * 500_000, {}),
+    "a request id of 1 MB": encoder.encode(Type.PING, "é" * 500_000, {}),
     "a request id that is a surrogate": framed(b"\x84\xa1v\x02\xa1t\x03\xa3rid\xa3\xed\xa0\x80\xa1p\x80"),
     "integers outside int64": framed(msgpack.packb({"v": 2, "t": 2**64 - 1, "rid": "r", "p": {}})),
     "a length that is only claimed": b"\x00\x80\x00\x00\x84",

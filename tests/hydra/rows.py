@@ -18,7 +18,7 @@ from hydra.protocol.effects import StoredNode
 from hydra.snapshot import NodeSnapshot, snapshot
 from hydra.storage.database import conninfo_from_settings
 from hydra.storage.line_records import Line
-from hydra.storage.node_row import NodeStore
+from hydra.storage.node_row import NodeStore, StoreHandlers
 from queues.models import Message
 from tests.hydra.protocol.driver import Driven
 from tests.waiting import PATIENCE, until
@@ -35,10 +35,12 @@ class Opened:
         self.commands: list[OperatorCommand] = []
 
     async def open(self, name: str = "alpha", conninfo: str = "", **options: Any) -> Opened:
-        self.store = await NodeStore.open(
-            name, conninfo or conninfo_from_settings(), on_lost=self.lost.append, on_back=self._came_back,
-            on_failed=self.failed.append, on_command=self.commands.append, **{"patience": 0.0, **options},
+        handlers = StoreHandlers(
+            on_lost=self.lost.append, on_back=self._came_back, on_failed=self.failed.append,
+            on_command=self.commands.append,
         )  # fmt: skip
+        options = {"patience": 0.0, **options}
+        self.store = await NodeStore.open(name, conninfo or conninfo_from_settings(), handlers, **options)
         return self
 
     def _came_back(self) -> None:

@@ -10,13 +10,12 @@ import sys
 from random import Random
 
 from hydra.protocol.effects import StoredNode
-from hydra.storage.node_row import NodeStore
+from hydra.storage.node_row import NodeStore, StoreHandlers
 
 
 async def main(conninfo: str, name: str) -> None:
-    store = await NodeStore.open(
-        name, conninfo, rng=Random(name), on_lost=print, on_back=lambda: None, on_failed=print, on_command=print
-    )
+    handlers = StoreHandlers(on_lost=print, on_back=lambda: None, on_failed=print, on_command=print)
+    store = await NodeStore.open(name, conninfo, handlers, rng=Random(name))
     for term in range(1, 1_000_000):
         await store.write(StoredNode(store.stored.voter, term, term + 100))
         print(term, flush=True)

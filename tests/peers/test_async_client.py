@@ -12,9 +12,10 @@ from peers.client import AsyncPeerClient
 from peers.codec import frames
 from peers.codec.envelope import Envelope, build
 from peers.codec.frames import PeersRequest
-from peers.errors import ConnectionLost, NoAnswer, TakenOver
+from peers.errors import NoAnswer, TakenOver
 from tests.peers.broker import QUICK, FakeBroker
 from tests.peers.vectors import SECRET
+from wire.client.errors import ConnectionLost
 
 
 def peer(broker: FakeBroker, name: str = "alice", **given: Any) -> AsyncPeerClient:

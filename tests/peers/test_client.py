@@ -17,15 +17,12 @@ from peers.codec import envelope, frames
 from peers.codec.envelope import Envelope
 from peers.codec.frames import Ack, PeersRequest, Rejection
 from peers.errors import (
-    ConnectionLost,
     InvalidEnvelope,
     InvalidToken,
     MessageTooLarge,
     NameClaimed,
     NoAnswer,
-    ProtocolViolation,
     Rejected,
-    ReplyTimeout,
     TakenOver,
     UnsupportedVersion,
     UnusableName,
@@ -33,6 +30,7 @@ from peers.errors import (
 )
 from tests.peers.broker import FakeBroker, Lost
 from tests.peers.vectors import SECRET
+from wire.client.errors import ConnectionLost, ProtocolViolation, ReplyTimeout
 
 Client = Any
 

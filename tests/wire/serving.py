@@ -11,8 +11,9 @@ import uvloop
 
 from tests.waiting import Changes
 from wire.net.address import HostPort
-from wire.net.limits import Closure, Refusal
-from wire.net.listener import Connection, Listener, ListenerOptions
+from wire.net.connection import Connection
+from wire.net.limits import Closure, ListenerOptions, Refusal
+from wire.net.listener import Listener
 
 LOCAL = HostPort("127.0.0.1", 0)
 

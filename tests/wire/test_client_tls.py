@@ -26,8 +26,8 @@ from wire.blipmq import codec as blipmq_codec
 from wire.client.drivers import AsyncClientDriver, ClientDriver
 from wire.client.errors import ConnectionLost, ReplyTimeout, TlsFailed
 from wire.client.protocol import TlsCore
+from wire.net.connection import Connection
 from wire.net.limits import Refusal
-from wire.net.listener import Connection
 from wire.net.tls import server_context
 from wire.sspq import client as sspq
 from wire.sspq import codec as sspq_codec

@@ -21,8 +21,8 @@ from tests.wire.net.test_tls import Authority
 from tests.wire.overhop.peer import Peer
 from wire.blipmq import codec as blipmq
 from wire.net.siblings import Place, Siblings
-from wire.overhop.codec import decoder
-from wire.overhop.codec.decoder import Type
+from wire.overhop.codec import encoder
+from wire.overhop.codec.names import Type
 
 LOOK = """select pg_notify('fivewire', '{"watched": "connections"}')"""
 #: Clients of each kind: that all of them came to one process by chance is a matter of 2^-7.
@@ -157,9 +157,9 @@ def test_jobs_that_are_sent_at_once_are_taken_once_and_in_order_wherever_they_ar
         with Peer(pair.broker.overhop) as worker, Peer(pair.broker.overhop, register=False) as client:
             worker.ask(Type.ADDQUEUE, name=name)
             payloads = [{"n": n, "text": "x" * 2000} for n in range(100)]
-            handshake = (decoder.encode(Type.HELLO, "hello", {}), decoder.encode(Type.REGISTER, "register", {}))
+            handshake = (encoder.encode(Type.HELLO, "hello", {}), encoder.encode(Type.REGISTER, "register", {}))
             jobs = (
-                decoder.encode(Type.ENQUEUE, f"job{n}", {"q": name, "job_payload": payload})
+                encoder.encode(Type.ENQUEUE, f"job{n}", {"q": name, "job_payload": payload})
                 for n, payload in enumerate(payloads)
             )
             stream = b"".join((*handshake, *jobs))

@@ -10,7 +10,7 @@ from typing import cast
 from unittest.mock import Mock
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
@@ -21,7 +21,7 @@ from queues.engine.health import KINDS, MANY_RESTARTS
 from queues.engine.settle.writer import SETTLING
 from queues.metrics import ENGINE_COUNTERS
 from tests.wire.serving import Recorder, client, is_turned_away, serving
-from wire.metrics import WireCollector, register, unregister
+from wire.metrics import WireCollector
 from wire.net.limits import Closure
 from wire.net.listener import Listener
 from wire.server import Server
@@ -141,23 +141,25 @@ async def test_connections_are_shown_by_listener_and_reason(server: Server) -> N
 
 @pytest.fixture
 def registered(server: Server) -> Iterator[Server]:
-    collector = register(server)
+    collector = WireCollector(server)
+    REGISTRY.register(collector)
     yield server
-    unregister(collector)
+    REGISTRY.unregister(collector)
 
 
 def test_a_registered_server_is_on_the_page_of_its_process_until_it_is_taken_out(server: Server) -> None:
     name = b"fivewire_published_total"
     assert name not in generate_latest()
-    collector = register(server)
+    collector = WireCollector(server)
+    REGISTRY.register(collector)
     server.engine.counts.published = 12345
     try:
         assert name + b" 12345.0\n" in generate_latest()
     finally:
-        unregister(collector)
+        REGISTRY.unregister(collector)
     assert name not in generate_latest()
 
 
 def test_a_process_shows_one_server_only(registered: Server) -> None:
     with pytest.raises(ValueError, match="Duplicated timeseries"):
-        register(registered)
+        REGISTRY.register(WireCollector(registered))

@@ -12,8 +12,8 @@ from tests.wire.broker import Address, Blip, Broker, Database, Raw, Sspq, nack
 from tests.wire.overhop.peer import Peer, error_code
 from tests.wire.test_runwire import metric
 from wire.blipmq import codec
-from wire.overhop.codec import decoder as overhop
-from wire.overhop.codec.decoder import Code, Type
+from wire.overhop.codec import encoder
+from wire.overhop.codec.names import Code, Type
 from wire.sspq.codec import encode_send
 
 MIB = 1 << 20
@@ -88,7 +88,7 @@ def test_a_worker_subscribes_to_only_so_many_queues(broker: Broker) -> None:
 FLOODS = {
     "blipmq": codec.encode_publish(8, 1, b"flood", bytes(10_000)),
     "sspq": encode_send(bytes(10_000), 3),
-    "overhop": overhop.encode(Type.ENQUEUE, "r", {"q": "sspq", "job_payload": bytes(10_000)}),
+    "overhop": encoder.encode(Type.ENQUEUE, "r", {"q": "sspq", "job_payload": bytes(10_000)}),
 }
 FLOODERS: dict[str, Callable[[Address], Raw]] = {
     "blipmq": lambda address: Blip(address, "flood"),

@@ -16,7 +16,7 @@ from tests.wire.broker import Blip, Broker, Database, Frame, Raw, Sspq, nack
 from tests.wire.overhop.peer import Peer
 from tests.wire.test_runwire import metric
 from wire.blipmq import codec
-from wire.overhop.codec.decoder import Type
+from wire.overhop.codec.names import Type
 from wire.sspq.codec import MAGIC, SEND
 
 MIB = 1 << 20

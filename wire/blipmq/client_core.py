@@ -85,7 +85,7 @@ class ClientCore:
             except codec.PayloadError as error:
                 raise ProtocolViolation(error.message) from error
         if self._decoder.error is not None:
-            raise ProtocolViolation(str(self._decoder.error))
+            raise ProtocolViolation(self._decoder.error)
 
     def handshake(self, key: str) -> Steps[None]:
         """HELLO and AUTH in one go."""

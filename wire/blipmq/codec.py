@@ -4,7 +4,7 @@
     | u32 length | u8 frame type | u64 correlation id | payload ... |      all integers big-endian
     +------------+---------------+--------------------+-------------+
 
-`length` counts everything after itself: at least 9, at most 16 MiB. A `FrameReader` cuts a byte stream into frames,
+`length` counts everything after itself: at least 9, at most 16 MiB. A `BlipMQReader` cuts a byte stream into frames,
 the `parse_*` functions read payloads and the `encode_*` functions write whole frames. The section names are
 those of docs/protocols/blipmq.md.
 
@@ -12,9 +12,10 @@ A frame is a plain tuple and its type a plain int: an object for each frame is w
 """
 
 import struct
-from abc import ABC, abstractmethod
 from enum import IntEnum
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
+
+from wire.framing import F, FrameReader, StreamError
 
 MAX_FRAME_SIZE: Final = 16 * 1024 * 1024
 MAX_TEXT_SIZE: Final = 0xFFFF  # topics, keys and NACK messages have a u16 length
@@ -22,7 +23,6 @@ PROTOCOL_VERSION: Final = 1
 
 #: Frame type, correlation id, payload.
 Frame = tuple[int, int, bytes]
-F = TypeVar("F")
 
 
 class FrameType(IntEnum):
@@ -92,10 +92,6 @@ def durable_publish_failed(reason: str) -> Reject:
     return Reject(500, f"durable publish failed: {reason}")
 
 
-class FrameError(ValueError):
-    """The byte stream is not BlipMQ: close the connection without an answer (section "Frames")."""
-
-
 class FrameTooLarge(ValueError):
     """A frame to be sent would be longer than MAX_FRAME_SIZE allows."""
 
@@ -109,85 +105,32 @@ class PayloadError(ValueError):
         self.code, self.message = reject
 
 
-class FrameReader(ABC, Generic[F]):
-    """Cuts received bytes into frames. Feed it what the socket gave, in order.
+class BlipMQReader(FrameReader[F]):
+    """Cuts received bytes into frames; `limit` is the largest value of the length field that is accepted."""
 
-    `error` is None until the stream breaks the framing rules; from then on `feed` returns nothing and the
-    connection has to be closed. The kept part of an incomplete frame is never longer than its declared length,
-    and each byte of it is copied a constant number of times however small the pieces.
-    """
-
-    __slots__ = ("_limit", "_need", "_rest", "error")
-
-    def __init__(self, max_frame_size: int = MAX_FRAME_SIZE) -> None:
-        """`max_frame_size` is the largest value of the length field that is accepted, in bytes."""
-        self.error: FrameError | None = None
-        self._limit = max_frame_size
-        self._rest = bytearray()
-        self._need = LENGTH_SIZE
-
-    @property
-    def pending(self) -> int:
-        """Bytes held of a frame that is not complete; not 0 at end of stream means it was cut off."""
-        return len(self._rest)
-
-    @property
-    def rest(self) -> bytes:
-        """The bytes of a frame that is not complete."""
-        return bytes(self._rest)
-
-    @property
-    def expected(self) -> int:
-        """Bytes that the frame which is not complete has in all, as far as known; 0 when there is none."""
-        return self._need if self._rest else 0
+    def __init__(self, limit: int = MAX_FRAME_SIZE) -> None:
+        super().__init__(limit)
 
     @property
     def correlation_id(self) -> int:
         """The correlation id of the incomplete frame; 0 when there is none, or it has not come."""
         return _read_header(self._rest)[2] if len(self._rest) >= HEADER_SIZE else 0
 
-    def feed(self, data: bytes) -> list[F]:
-        """Return the frames that `data` completes, in order; then look at `error`."""
-        found: list[F] = []
-        if self.error is not None:
-            return found
-        if self._rest:
-            if len(self._rest) + len(data) < self._need:
-                self._rest += data
-                return found
-            data = b"".join((self._rest, data))
-            self._rest = bytearray()
-        at = self._cut(data, found)
-        if at < len(data):
-            self._keep(data[at:] if at else data)
-        return found
-
-    @abstractmethod
-    def _cut(self, data: bytes, found: list[F]) -> int:
-        """Add the frames that are whole and keep the rules; return where the last one ends."""
-
-    def _keep(self, rest: bytes) -> None:
-        """Keep the start of a frame, or refuse it as early as its bytes allow."""
-        need = LENGTH_SIZE
-        if len(rest) >= LENGTH_SIZE:
-            length = int.from_bytes(rest[:LENGTH_SIZE], "big")
-            if not MIN_LENGTH <= length <= self._limit:
-                self.error = FrameError(f"frame length {length} is not in {MIN_LENGTH}..{self._limit}")
-                return
-            need = LENGTH_SIZE + 1
-            if len(rest) >= need:
-                if not HELLO <= rest[LENGTH_SIZE] <= POLL:
-                    self.error = FrameError(f"unknown frame type 0x{rest[LENGTH_SIZE]:02x}")
-                    return
-                need = LENGTH_SIZE + length
-        self._rest += rest
-        self._need = need
+    def _size(self, rest: bytes) -> int:
+        if len(rest) < LENGTH_SIZE:
+            return LENGTH_SIZE
+        length = int.from_bytes(rest[:LENGTH_SIZE], "big")
+        if not MIN_LENGTH <= length <= self._limit:
+            raise StreamError(f"frame length {length} is not in {MIN_LENGTH}..{self._limit}")
+        if len(rest) == LENGTH_SIZE:
+            return LENGTH_SIZE + 1
+        if not HELLO <= rest[LENGTH_SIZE] <= POLL:
+            raise StreamError(f"unknown frame type 0x{rest[LENGTH_SIZE]:02x}")
+        return LENGTH_SIZE + length
 
 
-class Decoder(FrameReader[Frame]):
-    """A `FrameReader` that gives each frame by itself."""
-
-    __slots__ = ()
+class Decoder(BlipMQReader[Frame]):
+    """Gives each frame by itself."""
 
     def _cut(self, data: bytes, found: list[Frame]) -> int:
         append, limit = found.append, self._limit

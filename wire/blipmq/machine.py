@@ -10,26 +10,10 @@ frame type itself, without a look-up for each frame; its tests compare it with t
 
 from collections.abc import Mapping
 from enum import Enum, auto
-from types import MappingProxyType
 from typing import Final
 
-from wire.blipmq.codec import (
-    ACK,
-    ALREADY_AUTHENTICATED,
-    AUTH,
-    HELLO,
-    HELLO_ALREADY_PERFORMED,
-    HELLO_NOT_PERFORMED,
-    NACK,
-    PING,
-    POLL,
-    PONG,
-    PUBLISH,
-    SUBSCRIBE,
-    UNAUTHENTICATED,
-    FrameType,
-    Reject,
-)
+from wire.blipmq import codec
+from wire.blipmq.codec import FrameType, Reject
 
 
 class State(Enum):
@@ -72,47 +56,37 @@ class IllegalTransition(RuntimeError):
     """The session reported a success that the state does not allow; the state is as it was."""
 
 
-_HANDSHAKE = frozenset((HELLO, AUTH))
-
-
 def _before_auth(hello: Action | Reject, auth: Action | Reject) -> dict[int, Action | Reject]:
-    others: dict[int, Action | Reject] = {int(k): UNAUTHENTICATED for k in FrameType if k not in _HANDSHAKE}
-    return {HELLO: hello, AUTH: auth, **others}
+    return {**dict.fromkeys(FrameType, codec.UNAUTHENTICATED), FrameType.HELLO: hello, FrameType.AUTH: auth}
 
 
-TABLE: Final[Mapping[State, Mapping[int, Action | Reject]]] = MappingProxyType(
-    {
-        State.AWAITING_HELLO: _before_auth(hello=Action.NEGOTIATE, auth=HELLO_NOT_PERFORMED),
-        State.AWAITING_AUTH: _before_auth(hello=HELLO_ALREADY_PERFORMED, auth=Action.AUTHENTICATE),
-        State.READY: {
-            HELLO: HELLO_ALREADY_PERFORMED,
-            AUTH: ALREADY_AUTHENTICATED,
-            PUBLISH: Action.PUBLISH,
-            SUBSCRIBE: Action.SUBSCRIBE,
-            ACK: Action.SETTLE,
-            NACK: Action.IGNORE,
-            PING: Action.PONG,
-            PONG: Action.IGNORE,
-            POLL: Action.POLL,
-        },
-    }
-)
+TABLE: Final[Mapping[State, Mapping[int, Action | Reject]]] = {
+    State.AWAITING_HELLO: _before_auth(hello=Action.NEGOTIATE, auth=codec.HELLO_NOT_PERFORMED),
+    State.AWAITING_AUTH: _before_auth(hello=codec.HELLO_ALREADY_PERFORMED, auth=Action.AUTHENTICATE),
+    State.READY: {
+        FrameType.HELLO: codec.HELLO_ALREADY_PERFORMED,
+        FrameType.AUTH: codec.ALREADY_AUTHENTICATED,
+        FrameType.PUBLISH: Action.PUBLISH,
+        FrameType.SUBSCRIBE: Action.SUBSCRIBE,
+        FrameType.ACK: Action.SETTLE,
+        FrameType.NACK: Action.IGNORE,
+        FrameType.PING: Action.PONG,
+        FrameType.PONG: Action.IGNORE,
+        FrameType.POLL: Action.POLL,
+    },
+}
 
 
 #: The state after each success; no action belongs to it.
-PROGRESS: Final[Mapping[State, Mapping[Success, tuple[tuple[()], State]]]] = MappingProxyType(
-    {
-        State.AWAITING_HELLO: {Success.HELLO_ACCEPTED: ((), State.AWAITING_AUTH)},
-        State.AWAITING_AUTH: {Success.AUTHENTICATED: ((), State.READY)},
-        State.READY: {},
-    }
-)
+PROGRESS: Final[Mapping[State, Mapping[Success, tuple[tuple[()], State]]]] = {
+    State.AWAITING_HELLO: {Success.HELLO_ACCEPTED: ((), State.AWAITING_AUTH)},
+    State.AWAITING_AUTH: {Success.AUTHENTICATED: ((), State.READY)},
+    State.READY: {},
+}
 
 
 class Conversation:
     """One connection's place in the table."""
-
-    __slots__ = ("state",)
 
     def __init__(self) -> None:
         self.state = State.AWAITING_HELLO

@@ -26,8 +26,8 @@ from wire.blipmq.codec import (
     MIN_LENGTH,
     POLL,
     PUBLISH,
+    BlipMQReader,
     Frame,
-    FrameReader,
 )
 
 _pack_header, _read_header = HEADER.pack, HEADER.unpack_from
@@ -93,10 +93,8 @@ class Run:
         self.bodies += bodies
 
 
-class RunDecoder(FrameReader[Run]):
+class RunDecoder(BlipMQReader[Run]):
     """A server's decoder: frames that go together come as one `Run`."""
-
-    __slots__ = ()
 
     def _cut(self, data: bytes, found: list[Run]) -> int:
         at, end, limit = 0, len(data), self._limit

@@ -16,7 +16,6 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from queues.engine import (
-    ClientConnection,
     Destination,
     Engine,
     EngineError,
@@ -30,7 +29,7 @@ from queues.engine import (
 )
 from queues.reach import Operation, Protocol
 from wire.blipmq import codec
-from wire.blipmq.codec import ACK, HEADER, HEADER_SIZE, MAX_FRAME_SIZE, MIN_LENGTH, POLL, PONG, PUBLISH, SUBSCRIBE
+from wire.blipmq.codec import ACK, HEADER_SIZE, MAX_FRAME_SIZE, MIN_LENGTH, POLL, PUBLISH, SUBSCRIBE
 from wire.blipmq.machine import Action, Conversation, State, Success
 from wire.blipmq.runs import Run, RunDecoder, SharedDeliveries, encode_deliveries
 from wire.net.connection import Connection, contained
@@ -56,7 +55,6 @@ MOST_POLLED = 100_000
 #: Subscriptions of one connection that operators are told of.
 MOST_LOOKED = 100
 
-_pack_header = HEADER.pack
 
 T = TypeVar("T")
 
@@ -110,12 +108,7 @@ class BlipMQSession:
         self._polled: dict[bytes, Polled] = {}
         #: ACKs with tags that are not outstanding here: subscription id, tags.
         self._late: list[tuple[int, Sequence[int]]] = []
-        self._client = server.engine.clients.add(Protocol.BLIPMQ, connection.address, self)
-
-    @property
-    def client(self) -> ClientConnection:
-        """The connection, as operators see it."""
-        return self._client
+        self.client = server.engine.clients.add(Protocol.BLIPMQ, connection.address, self)
 
     # Called by the connection.
 
@@ -123,7 +116,7 @@ class BlipMQSession:
         """Go on behind AUTH. The key is looked up again: it may have been revoked meanwhile."""
         self._siblings = None
         self._conversation.succeeded(Success.HELLO_ACCEPTED)
-        self._client.continue_since(state["since"])
+        self.client.continue_since(state["since"])
         self.connection.handshake_done()
         self._block(self._show_key_again(state["key"]))
 
@@ -151,7 +144,7 @@ class BlipMQSession:
             self._task.cancel()
         self._stop_waiting()
         self._leave()
-        self._engine.clients.remove(self._client)
+        self._engine.clients.remove(self.client)
         if self._grant is not None:
             self._server.by_key.forget(self._grant.id, self)
 
@@ -217,7 +210,7 @@ class BlipMQSession:
                 at = self._serve(runs, at)
             else:
                 runs[at : at + 1] = runs[at].alone()
-                self._greet(*next(runs[at].frames()))
+                self._handle(*next(runs[at].frames()))
                 at += 1
         if self._late and not self._blocked:
             self._block(self._settle_late())
@@ -255,16 +248,12 @@ class BlipMQSession:
             elif run.kind == PUBLISH:
                 done = self._publish(run)
             else:
-                done = self._other(run)
-            at = self._go_behind(runs, at, done)
-        return at
-
-    @staticmethod
-    def _go_behind(runs: list[Run], at: int, done: int) -> int:
-        """So many frames of the run are done: what is left of it comes next."""
-        if done == len(runs[at]):
-            return at + 1
-        runs[at] = runs[at].after(done)
+                self._handle(run.kind, run.cids[0], run.common)
+                done = 1
+            if done == len(run):
+                at += 1
+            else:
+                runs[at] = run.after(done)
         return at
 
     # The hot path: each handles frames of a run, and returns how many of them are done.
@@ -273,7 +262,7 @@ class BlipMQSession:
         """PUBLISHes. Those with the QoS and topic of the last ones need no closer look."""
         if run.common != self._prefix or self._publisher is None:
             return self._publish_first(run)
-        self._client.published(len(run))
+        self.client.published(len(run))
         self._replies.follow_batch(self._publisher.publish_many(run.bodies, self, run.cids))
         self._engine.check_saturation()
         return len(run)
@@ -311,7 +300,7 @@ class BlipMQSession:
                 out.append(_encode(tags, known.prefix, bodies))
             else:
                 self._deliver_fitting(known, tags, bodies)
-        self._client.delivered(done)
+        self.client.delivered(done)
         if done < count and self._may_come(known, soon=done == 0):
             self._await_message(run.cids[done], known)
             return done + 1
@@ -325,8 +314,8 @@ class BlipMQSession:
             except codec.FrameTooLarge:
                 known.buffer.bury(tag, TOO_LARGE)
 
-    def _greet(self, kind: int, cid: int, payload: bytes) -> None:
-        """A frame before the handshake is complete."""
+    def _handle(self, kind: int, cid: int, payload: bytes) -> None:
+        """A frame before the handshake is complete, or one that goes with no others."""
         action = self._conversation.on(kind)
         try:
             if action is Action.NEGOTIATE:
@@ -337,25 +326,14 @@ class BlipMQSession:
                     self._block(self._refuse(cid, codec.UNSUPPORTED_VERSION))
             elif action is Action.AUTHENTICATE:
                 self._block(self._authenticate(cid, codec.parse_auth(payload)))
-            elif isinstance(action, codec.Reject):
-                self._nack(cid, action)
-        except codec.PayloadError as error:
-            self._nack(cid, error.reject)
-
-    def _other(self, run: Run) -> int:
-        """A frame after the handshake that goes with no others."""
-        [cid], payload = run.cids, run.common
-        action = self._conversation.on(run.kind)
-        try:
-            if action is Action.PONG:
-                self._replies.begin(barrier=True).append(_pack_header(MIN_LENGTH, PONG, cid))
+            elif action is Action.PONG:
+                self._replies.begin(barrier=True).append(codec.encode_pong(cid))
             elif action is Action.SUBSCRIBE:
                 self._subscribe(cid, *codec.parse_subscribe(payload))
             elif isinstance(action, codec.Reject):
                 self._nack(cid, action)
         except codec.PayloadError as error:
             self._nack(cid, error.reject)
-        return 1
 
     def _publish_first(self, run: Run) -> int:
         """PUBLISHes whose QoS and topic have to be looked at: one of them, if those behind need no closer look."""
@@ -375,7 +353,7 @@ class BlipMQSession:
         if qos:  # nearly always the next PUBLISH has the same topic
             self._publisher, self._prefix = publisher, run.common
             return self._publish(run)
-        self._client.published(len(run))
+        self.client.published(len(run))
         for cid, body in zip(run.cids, run.bodies, strict=True):
             self._replies.follow_batch(publisher.publish_transient(body, self, cid))
         self._engine.check_saturation()
@@ -412,7 +390,7 @@ class BlipMQSession:
         siblings, grant, connection = self._siblings, self._grant, self.connection
         assert siblings is not None
         assert grant is not None
-        state = {"key": self._key, "grant": grant.id, "since": self._client.since}
+        state = {"key": self._key, "grant": grant.id, "since": self.client.since}
         self._siblings, self._key = None, ""
 
         def unread() -> bytes:
@@ -453,7 +431,7 @@ class BlipMQSession:
     def _deliver_transient(self, cid: int, known: Polled) -> None:
         topic = codec.delivery_prefix(0, known.subscription.topic)
         known.buffer.note_demand(monotonic())
-        self._client.delivered(1)
+        self.client.delivered(1)
         self._say(codec.encode_delivery(cid, topic, known.subscription.take_transient()))
 
     def _may_come(self, known: Polled, soon: bool = True) -> bool:
@@ -534,7 +512,7 @@ class BlipMQSession:
         delivery = known.buffer.deliver(monotonic(), True, self._grant.id, self)
         if delivery is None:
             return False
-        self._client.delivered(1)
+        self.client.delivered(1)
         try:
             self._say(codec.encode_delivery(delivery[0], known.prefix, delivery[1]))
         except codec.FrameTooLarge:
@@ -662,7 +640,7 @@ class BlipMQSession:
         self._grant = grant
         self._unconfirmed = self._server.unconfirmed.of(grant.id)
         self.connection.name_key(grant.id)
-        self._client.identify(grant.id)
+        self.client.identify(grant.id)
         self._conversation.succeeded(Success.AUTHENTICATED)
 
     async def _refuse(self, cid: int, reject: codec.Reject) -> None:
@@ -673,7 +651,8 @@ class BlipMQSession:
     async def _make_subscription(self, cid: int, topic: bytes, qos: int) -> None:
         assert self._grant is not None
         home = self._other_home(topic)
-        if home is not None and await self._move(home, _subscribe_frame(cid, topic, qos)):
+        payload = codec.encode_subscribe(cid, topic, qos)[HEADER_SIZE:]
+        if home is not None and await self._move(home, Run(SUBSCRIBE, payload, [cid], [])):
             return
         try:
             owner = self._grant.id
@@ -722,11 +701,6 @@ class BlipMQSession:
 
     def _nack(self, cid: int, reject: codec.Reject) -> None:
         self._say(codec.encode_nack(cid, *reject))
-
-
-def _subscribe_frame(cid: int, topic: bytes, qos: int) -> Run:
-    """The frame of a SUBSCRIBE."""
-    return Run(SUBSCRIBE, codec.encode_subscribe(cid, topic, qos)[HEADER_SIZE:], [cid], [])
 
 
 def _encode(tags: Sequence[int], prefix: bytes, bodies: list[bytes]) -> bytes | bytearray:

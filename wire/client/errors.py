@@ -19,3 +19,10 @@ class ReplyTimeout(ClientError, TimeoutError):
 
 class ProtocolViolation(ClientError):
     """The other side does not speak this protocol. The connection has been closed."""
+
+
+def again(error: ClientError) -> ClientError:
+    """Return a copy of the error that ended a client, for each caller that raises it."""
+    copy = type(error)(*error.args)
+    copy.__cause__ = error.__cause__
+    return copy

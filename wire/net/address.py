@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -77,10 +77,6 @@ def ip_address(text: str) -> IPAddress:
     return address
 
 
-def is_allowed(ip: str, networks: Iterable[Network]) -> bool:
+def is_allowed(ip: str, networks: Collection[Network]) -> bool:
     """Whether ``ip`` lies in one of ``networks``. Without networks every address is allowed."""
-    networks = tuple(networks)
-    if not networks:
-        return True
-    address = ip_address(ip)
-    return any(address in network for network in networks)
+    return not networks or any(ip_address(ip) in network for network in networks)

@@ -85,6 +85,7 @@ class Contained(Protocol):
 
 P = ParamSpec("P")
 S = TypeVar("S", bound=Contained)
+T = TypeVar("T")
 
 
 def contained(method: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
@@ -146,33 +147,6 @@ class Connection(asyncio.Protocol):
     count this connection's traffic.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_closing",
-        "_closure",
-        "_eof",
-        "_handshake_done",
-        "_handshake_timeout",
-        "_held",
-        "_moved",
-        "_on_writable",
-        "_pauses",
-        "_receive",
-        "_resumed",
-        "_session",
-        "_silence_allowed",
-        "_soon",
-        "_soon_bytes",
-        "_stamp",
-        "_transport",
-        "bytes_in",
-        "bytes_out",
-        "listener",
-        "name",
-        "peer",
-        "peer_certificate",
-    )  # fmt: skip
-
     def __init__(self, listener: ConnectionOwner, peer: tuple[str, int]) -> None:
         self.listener = listener
         self.peer = peer
@@ -194,7 +168,8 @@ class Connection(asyncio.Protocol):
         self._receive: Callable[[bytes], None] = _discard
         self._pauses: set[str] = set()
         self._eof = False
-        self._closing = False
+        #: Whether the connection has been ended: later writes are dropped.
+        self.is_closing = False
         self._closure: Closure | None = None
         self._handshake_done = False
         self._held = 0
@@ -207,11 +182,6 @@ class Connection(asyncio.Protocol):
     def address(self) -> str:
         """The client's address and port."""
         return str(HostPort(*self.peer))
-
-    @property
-    def is_closing(self) -> bool:
-        """Whether the connection has been ended: later writes are dropped."""
-        return self._closing
 
     @property
     def is_choked(self) -> bool:
@@ -240,7 +210,7 @@ class Connection(asyncio.Protocol):
 
     def write(self, data: bytes | bytearray) -> None:
         """Send ``data``. Never blocks: a client that does not take it is no longer read from."""
-        if not self._closing:
+        if not self.is_closing:
             if self._soon:
                 self._soon.append(data)
                 self._write_soon()
@@ -251,7 +221,7 @@ class Connection(asyncio.Protocol):
     def write_soon(self, data: bytes | bytearray) -> None:
         """Send ``data`` in this turn of the event loop, together with all that is written in it, in order: each write
         by itself is a call of the system. A client that does not take it is known some tens of kilobytes later."""
-        if not self._closing:
+        if not self.is_closing:
             if not self._soon:
                 self.listener.loop.call_soon(self._write_soon)
             self._soon.append(data)
@@ -271,7 +241,7 @@ class Connection(asyncio.Protocol):
         """Send what these make together. Large parts, which other connections may be sent too, are not copied."""
         if max(map(len, parts)) < LARGE_PART:
             self.write(b"".join(parts))
-        elif not self._closing:
+        elif not self.is_closing:
             self._write_soon()
             self.bytes_out += sum(map(len, parts))
             self._transport.writelines(tuple(parts))
@@ -289,7 +259,7 @@ class Connection(asyncio.Protocol):
 
         On uvloop a session that calls this from its own making may still be given one read.
         """
-        if self._closing or reason in self._pauses:
+        if self.is_closing or reason in self._pauses:
             return
         self._pauses.add(reason)
         if len(self._pauses) == 1 and not self._eof:
@@ -301,7 +271,7 @@ class Connection(asyncio.Protocol):
             return
         self._pauses.remove(reason)
         # After its end of file a transport made to read again would report the end a second time.
-        if not (self._pauses or self._eof or self._closing):
+        if not (self._pauses or self._eof or self.is_closing):
             self._transport.resume_reading()
 
     @property
@@ -325,7 +295,7 @@ class Connection(asyncio.Protocol):
 
         All connections together have a limit: those that hold most are closed.
         """
-        if count != self._held and not self._closing:
+        if count != self._held and not self.is_closing:
             self._held = count
             self.listener.limits.partial.hold(self, count)
 
@@ -334,7 +304,7 @@ class Connection(asyncio.Protocol):
         """
         await asyncio.sleep(0)  # uvloop writes at the end of a turn
         transport = self._transport
-        if self._closing or self._eof or self._soon or transport.get_extra_info("sslcontext") is not None:
+        if self.is_closing or self._eof or self._soon or transport.get_extra_info("sslcontext") is not None:
             return False
         return not (transport.is_closing() or transport.get_write_buffer_size())
 
@@ -354,6 +324,14 @@ class Connection(asyncio.Protocol):
 
     # Called by the listener
 
+    def _guarded(self, where: str, call: Callable[[], T]) -> T | None:
+        """Call the session; an exception costs this connection alone, and gives None."""
+        try:
+            return call()
+        except Exception:
+            self.failed(where)
+            return None
+
     def resume(self, state: State, unread: bytes) -> None:
         """Go on, once there is a transport, with a connection that another process has handed over."""
         self._resumed = state, unread
@@ -365,33 +343,27 @@ class Connection(asyncio.Protocol):
 
     def evict(self, closure: Closure) -> None:
         """This connection is over a limit that it shares with others: end it."""
-        if self._closing:
+        if self.is_closing:
             return
         if self._session is not None and closure is Closure.PARTIAL_BYTES:
-            try:
-                self._session.overfull()
-            except Exception:
-                self.failed("overfull")
+            self._guarded("overfull", self._session.overfull)
         self.listener.report(closure, self.peer[0])
         self._end(closure)
 
     def drain(self) -> None:
         """Ask the session to come to an end."""
-        if self._session is not None and not self._closing:
-            try:
-                self._session.drain()
-            except Exception:
-                self.failed("drain")
+        if self._session is not None and not self.is_closing:
+            self._guarded("drain", self._session.drain)
 
     def give_up(self) -> None:
         """The time to stop is over. A connection that only lingers does not count as cut off."""
-        lingers = self._closing and not self._transport.get_write_buffer_size()
+        lingers = self.is_closing and not self._transport.get_write_buffer_size()
         self._abort(self._closure if lingers and self._closure else Closure.STOP_TIMEOUT)
 
     def check(self, now: float) -> None:
         """Apply the time limits; ``now`` is the loop's time."""
         options = self.listener.options
-        if self._closing or WRITE in self._pauses:
+        if self.is_closing or WRITE in self._pauses:
             self._check_flush(now, options.write_timeout)
         elif self._pauses:
             self._stamp = now  # not read from: the silence is not the client's
@@ -406,11 +378,11 @@ class Connection(asyncio.Protocol):
 
     def _check_flush(self, now: float, timeout: float) -> None:
         buffered = self._transport.get_write_buffer_size()
-        taken = self.bytes_out - buffered - _kernel_buffer_size(self._transport)
+        taken = self.bytes_out - buffered - kernel_buffer_size(self._transport)
         if taken > self._moved:
             self._stamp = now
         self._moved = taken
-        if self._closing and not buffered and self._transport.can_write_eof():
+        if self.is_closing and not buffered and self._transport.can_write_eof():
             if now - self._stamp >= LINGER:
                 self._transport.abort()
         elif timeout and now - self._stamp >= timeout:
@@ -421,7 +393,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if not self.listener.connection_made(self):
-            self._closing = True
+            self.is_closing = True
             self._transport.abort()
             return
         options = self.listener.options
@@ -438,7 +410,7 @@ class Connection(asyncio.Protocol):
         except Exception:
             self.failed("its factory")
         else:
-            if not self._closing:
+            if not self.is_closing:
                 self._receive = self._session.data_received
                 if not self._handshake_done:
                     self.listener.limits.meet(self)
@@ -450,7 +422,7 @@ class Connection(asyncio.Protocol):
             self.listener.loop.call_soon(self._pause_again)
 
     def _pause_again(self) -> None:
-        if self._pauses and not (self._eof or self._closing):
+        if self._pauses and not (self._eof or self.is_closing):
             self._transport.resume_reading()  # else that asyncio takes the transport as paused already
             self._transport.pause_reading()
 
@@ -463,38 +435,31 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._eof = True
-        if self._session is None or self._closing:
+        if self._session is None or self.is_closing:
             return False
-        keep_open: bool | None = False
-        try:
-            keep_open = self._session.eof_received()
-        except Exception:
-            self.failed("eof_received")
+        keep_open = self._guarded("eof_received", self._session.eof_received)
         if keep_open and self._transport.can_write_eof():
             return True
         self._end(Closure.PEER)
         return False
 
     def pause_writing(self) -> None:
-        if not self._closing:
+        if not self.is_closing:
             self._stamp = self.listener.loop.time()
             self._moved = self.bytes_out - self._transport.get_write_buffer_size()
             self.pause_reading(WRITE)
 
     def resume_writing(self) -> None:
-        if not self._closing:
+        if not self.is_closing:
             self._stamp = self.listener.loop.time()
             self.resume_reading(WRITE)
             if self._on_writable is not None:
-                try:
-                    self._on_writable()
-                except Exception:
-                    self.failed("on_writable")
+                self._guarded("on_writable", self._on_writable)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._closure is None:
             self._closure = Closure.RESET if exc else Closure.PEER
-        self._closing = True
+        self.is_closing = True
         self._let_go()
         self._finish_session()
         self.listener.connection_lost(self, self._closure)
@@ -502,10 +467,10 @@ class Connection(asyncio.Protocol):
     # The end
 
     def _end(self, closure: Closure) -> None:
-        if self._closing:
+        if self.is_closing:
             return
         self._write_soon()
-        self._closing = True
+        self.is_closing = True
         self._closure = closure
         self._receive = _discard
         self._let_go()
@@ -524,7 +489,7 @@ class Connection(asyncio.Protocol):
             transport.resume_reading()
 
     def _abort(self, closure: Closure) -> None:
-        self._closing = True
+        self.is_closing = True
         self._closure = closure
         self._receive = _discard
         self._transport.abort()
@@ -545,7 +510,7 @@ class Connection(asyncio.Protocol):
                 self.listener.session_failed()
 
 
-def _kernel_buffer_size(transport: asyncio.Transport) -> int:
+def kernel_buffer_size(transport: asyncio.Transport) -> int:
     """Return the bytes that left the transport and are not acknowledged; 0 where the system can't tell.
 
     The kernel's buffer holds megabytes and takes more only when a third of it is free, so that without this

@@ -43,8 +43,7 @@ class Closure(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerOptions:
-    """The limits of one listener. Times are in seconds; 0 switches a limit off,
-    but for ``drain_timeout``, where it means not to wait at all.
+    """The limits of one listener. Times are in seconds; 0 switches a limit off.
 
     ``allow`` lists the networks that may connect; empty means all. ``idle_timeout`` closes a connection
     on which nothing moved in either direction, unless its session allows silence. ``write_timeout`` aborts
@@ -60,13 +59,12 @@ class ListenerOptions:
     idle_timeout: float = 0.0
     write_timeout: float = 60.0
     write_high_water: int = MIB
-    drain_timeout: float = 10.0
     allow: tuple[Network, ...] = ()
     tls: ssl.SSLContext | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_connections", "max_connections_per_address", "max_unauthenticated", "partial_bytes",
-                     "handshake_timeout", "idle_timeout", "write_timeout", "drain_timeout"):  # fmt: skip
+                     "handshake_timeout", "idle_timeout", "write_timeout"):  # fmt: skip
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 (no limit) or more, not {getattr(self, name)!r}")
         if self.write_high_water < 1:
@@ -80,14 +78,12 @@ class ListenerOptions:
 
 @dataclass(slots=True)
 class ListenerStats:
-    """The counters of one listener since it was made. ``current`` is a gauge; bytes are those inside TLS.
-    ``failures`` counts exceptions of sessions that nothing foresaw."""
+    """The counters of one listener since it was made. ``current`` is a gauge; ``failures`` counts exceptions of
+    sessions that nothing foresaw."""
 
     accepted: int = 0
     failures: int = 0
     current: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
     refused: dict[Refusal, int] = field(default_factory=lambda: dict.fromkeys(Refusal, 0))
     closed: dict[Closure, int] = field(default_factory=lambda: dict.fromkeys(Closure, 0))
 
@@ -114,8 +110,6 @@ class PartialBytes:
     none.
     """
 
-    __slots__ = ("_by_client", "limit", "total")
-
     def __init__(self, limit: int = 0) -> None:
         self.limit = limit
         self.total = 0
@@ -140,6 +134,7 @@ class PartialBytes:
         return client.is_stranger and count >= FEW_BYTES, count
 
 
+@dataclass(eq=False)
 class ConnectionLimits:
     """The limits of open connections, altogether and from one address, and of the bytes that they may hold.
 
@@ -147,27 +142,20 @@ class ConnectionLimits:
     what one site gets and can choose addresses from freely. 0 means no limit.
     """
 
-    __slots__ = ("_by_client", "_strangers", "max_connections", "max_connections_per_address", "max_unauthenticated",
-                 "partial", "total")  # fmt: skip
-
-    def __init__(
-        self, max_connections: int = 0, max_connections_per_address: int = 0, max_unauthenticated: int = 0,
-        partial_bytes: int = 0,
-    ) -> None:  # fmt: skip
-        self.max_connections = max_connections
-        self.max_connections_per_address = max_connections_per_address
-        self.max_unauthenticated = max_unauthenticated
-        self.partial = PartialBytes(partial_bytes)
-        self.total = 0
-        self._by_client: dict[str | int, int] = {}
-        self._strangers: dict[LimitedConnection, None] = {}
+    max_connections: int = 0
+    max_connections_per_address: int = 0
+    max_unauthenticated: int = 0
+    partial: PartialBytes = field(default_factory=PartialBytes)
+    total: int = 0
+    _by_client: dict[str | int, int] = field(default_factory=dict)
+    _strangers: dict[LimitedConnection, None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, options: ListenerOptions) -> ConnectionLimits:
         """Return the limits that ``options`` give."""
         return cls(
             options.max_connections, options.max_connections_per_address, options.max_unauthenticated,
-            options.partial_bytes,
+            PartialBytes(options.partial_bytes),
         )  # fmt: skip
 
     @property
@@ -222,8 +210,6 @@ def _client_key(ip: str) -> str | int:
 
 class LogThrottle:
     """Lets at most one report per key through each ``interval`` seconds, and counts what it held back."""
-
-    __slots__ = ("_held", "_last", "interval")
 
     def __init__(self, interval: float = 1.0) -> None:
         self.interval = interval

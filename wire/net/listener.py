@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import logging
 import socket
@@ -20,17 +19,7 @@ from wire.net.address import HostPort, ip_address, is_allowed
 from wire.net.connection import Connection, Session
 from wire.net.limits import Closure, ConnectionLimits, ListenerOptions, ListenerStats, LogThrottle, Refusal
 from wire.net.siblings import Reservation, State
-from wire.net.sockets import ListenError, open_sockets
-
-__all__ = [
-    "Connection",
-    "ListenError",
-    "Listener",
-    "ListenerOptions",
-    "ListenerStats",
-    "Session",
-    "SessionFactory",
-]
+from wire.net.sockets import open_sockets
 
 SessionFactory = Callable[[Connection], Session]
 
@@ -73,7 +62,7 @@ class Listener:
         self.pause_reasons: set[str] = set()
         self.stopping = False
         self.loop: asyncio.AbstractEventLoop
-        self._counters = ListenerStats()
+        self.stats = ListenerStats()
         self._acceptor: Acceptor
         self._admitted: set[Connection] = set()  # holds a place in the limits, perhaps still in its handshake
         self._handshakes: dict[Connection, asyncio.Task[None]] = {}
@@ -89,13 +78,11 @@ class Listener:
         self._schedule_sweep()
         return HostPort(self.address.host, self._acceptor.port)
 
-    async def stop(self, drain_timeout: float | None = None) -> int:
+    async def stop(self, drain_timeout: float) -> int:
         """Stop accepting, drain every session, abort those still there after ``drain_timeout`` seconds.
 
-        Returns how many had to be aborted. None stands for the timeout of the options; 0 aborts at once.
+        Returns how many had to be aborted.
         """
-        if drain_timeout is None:
-            drain_timeout = self.options.drain_timeout
         self.stopping = True
         if self._sweeper is None:  # never started
             return 0
@@ -103,19 +90,15 @@ class Listener:
         self._schedule_sweep(min(DRAIN_SWEEP, self.options.sweep_interval()))
         for connection in list(self.connections):
             connection.drain()
-        before = self._counters.closed[Closure.STOP_TIMEOUT]
+        before = self.stats.closed[Closure.STOP_TIMEOUT]
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(drain_timeout):
-                    await self._all_gone()
+            await self._all_gone(drain_timeout)
         finally:
             for connection in list(self.connections):
                 connection.give_up()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(ABORT_GRACE):
-                    await self._all_gone()
+            await self._all_gone(ABORT_GRACE)
             self._sweeper.cancel()
-        return self._counters.closed[Closure.STOP_TIMEOUT] - before
+        return self.stats.closed[Closure.STOP_TIMEOUT] - before
 
     def pause_all(self, reason: str) -> None:
         """Read from no connection, nor from new ones, until :meth:`resume_all` with the same reason."""
@@ -129,41 +112,28 @@ class Listener:
         for connection in self.connections:
             connection.resume_reading(reason)
 
-    @property
-    def stats(self) -> ListenerStats:
-        """A copy of the counters as they are now."""
-        counters = self._counters
-        return dataclasses.replace(
-            counters,
-            current=len(self.connections),
-            bytes_in=counters.bytes_in + sum(c.bytes_in for c in self.connections),
-            bytes_out=counters.bytes_out + sum(c.bytes_out for c in self.connections),
-            refused=dict(counters.refused),
-            closed=dict(counters.closed),
-        )
-
     # Called by connections
 
     def connection_made(self, connection: Connection) -> bool:
         """Take a connection in; False if it came too late."""
         if self.stopping:
             return False  # its handshake has been cancelled, and is counted there
-        self._counters.accepted += 1
+        self.stats.accepted += 1
+        self.stats.current += 1
         self.connections.add(connection)
         return True
 
     def connection_lost(self, connection: Connection, closure: Closure) -> None:
-        """Forget a connection and add up its traffic."""
+        """Forget a connection."""
         if connection in self.connections:
             self.connections.remove(connection)
-            self._counters.closed[closure] += 1
-            self._counters.bytes_in += connection.bytes_in
-            self._counters.bytes_out += connection.bytes_out
+            self.stats.current -= 1
+            self.stats.closed[closure] += 1
         self._release(connection)
 
     def session_failed(self) -> None:
         """A session raised what nothing foresaw."""
-        self._counters.failures += 1
+        self.stats.failures += 1
 
     def report(self, closure: Closure, ip: str) -> None:
         """Log that a connection is ended for a limit that it shares with others; a second's together."""
@@ -230,7 +200,7 @@ class Listener:
         if connection not in self.connections:
             self._release(connection)
         if error is None:
-            self._counters.refused[Refusal.STOPPING] += 1
+            self.stats.refused[Refusal.STOPPING] += 1
         elif isinstance(error, OSError):
             self._refuse(Refusal.TLS_HANDSHAKE, connection.peer[0], str(error))
         else:
@@ -244,7 +214,7 @@ class Listener:
             self._gone.set()
 
     def _refuse(self, refusal: Refusal, ip: str, detail: str = "") -> None:
-        self._counters.refused[refusal] += 1
+        self.stats.refused[refusal] += 1
         count = self._throttle.admit(refusal, self.loop.time())
         if count:
             why = f"{refusal}: {detail}" if detail else refusal
@@ -270,7 +240,9 @@ class Listener:
             if connection not in self.connections:  # uvloop would drop an open one without connection_lost
                 task.cancel()
 
-    async def _all_gone(self) -> None:
-        while self._admitted:
-            self._gone.clear()
-            await self._gone.wait()
+    async def _all_gone(self, timeout: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                while self._admitted:
+                    self._gone.clear()
+                    await self._gone.wait()

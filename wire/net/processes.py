@@ -14,7 +14,6 @@ from pathlib import Path
 from queues import childprocess
 from wire.net.siblings import Place
 
-STATUS = "--status"
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 #: A child that has lived this long starts again without a pause.
 LIVED = 10.0
@@ -127,21 +126,6 @@ def _stop(processes: list[subprocess.Popen[str]], timeout: float) -> None:
 def child_arguments(arguments: list[str], place: Place) -> list[str]:
     """The command line of a child, from its parent's: one process that shares its ports with others.
 
-    The first one has the status page, for all. Of an option given twice the last one counts, also where the first was
-    abbreviated.
+    Of an option given twice the last one counts, also where the first was abbreviated.
     """
-    words = _without_status(arguments) if place.number else arguments
-    return [*words, "--processes", "1", "--share-ports", str(place.directory), str(place.number), str(place.count)]
-
-
-def _without_status(arguments: list[str]) -> list[str]:
-    """The words without --status and its value, abbreviated or not."""
-    kept: list[str] = []
-    words = iter(arguments)
-    for word in words:
-        name, equals, _ = word.partition("=")
-        if not (name.startswith(STATUS[:4]) and STATUS.startswith(name)):
-            kept.append(word)
-        elif not equals:
-            next(words, None)
-    return kept
+    return [*arguments, "--processes", "1", "--share-ports", str(place.directory), str(place.number), str(place.count)]

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from queues.errors import BrokerError
@@ -36,13 +37,27 @@ async def open_sockets(name: str, address: HostPort, reuse_port: bool) -> list[s
 
     ``name`` is for the message of :exc:`ListenError`.
     """
-    found = await _resolve(name, address)
+    options = [*SOCKET_OPTIONS, (socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)] if reuse_port else SOCKET_OPTIONS
+    try:
+        return await bind_all(address, socket.SOCK_STREAM, options)
+    except (OSError, UnicodeError) as error:  # UnicodeError: a label of the name is too long or empty
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ListenError(f"{name} can't listen on {address}: {reason}") from error
+
+
+async def bind_all(
+    address: HostPort, kind: socket.SocketKind, options: Iterable[tuple[int, int, int]] = ()
+) -> list[socket.socket]:
+    """Bind a socket of this kind to every IP address that ``address`` stands for, all to the same port; streams listen.
+
+    Raises OSError, UnicodeError.
+    """
     sockets: list[socket.socket] = []
     port = address.port
     failure: OSError | None = None
-    for family, sockaddr in found:
+    for family, sockaddr in await resolve(address, kind, socket.AI_PASSIVE):
         try:
-            sockets.append(_open(family, (sockaddr[0], port, *sockaddr[2:]), reuse_port))
+            sockets.append(_bound(family, kind, (sockaddr[0], port, *sockaddr[2:]), options))
             port = sockets[0].getsockname()[1]
         except OSError as error:
             failure = error
@@ -54,37 +69,32 @@ async def open_sockets(name: str, address: HostPort, reuse_port: bool) -> list[s
             return sockets
     for sock in sockets:
         sock.close()
-    raise _listen_error(name, address, failure) from failure
+    assert failure is not None
+    raise failure
 
 
-async def _resolve(name: str, address: HostPort) -> list[tuple[int, tuple[Any, ...]]]:
+async def resolve(address: HostPort, kind: socket.SocketKind, flags: int = 0) -> list[tuple[int, tuple[Any, ...]]]:
+    """Return the families and addresses of sockets that ``address`` stands for. Raises OSError, UnicodeError."""
     loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as error:  # UnicodeError: a label of the name is too long or empty
-        raise _listen_error(name, address, error) from error
+    found = await loop.getaddrinfo(address.host, address.port, type=kind, flags=flags)
     return list(dict.fromkeys((family, sockaddr) for family, _, _, _, sockaddr in found))
 
 
-def _open(family: int, sockaddr: tuple[Any, ...], reuse_port: bool) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
+def _bound(
+    family: int, kind: socket.SocketKind, sockaddr: tuple[Any, ...], options: Iterable[tuple[int, int, int]]
+) -> socket.socket:
+    sock = socket.socket(family, kind)
     try:
         sock.setblocking(False)
-        for level, option, value in SOCKET_OPTIONS:
+        for level, option, value in options:
             sock.setsockopt(level, option, value)
-        if reuse_port:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             # [::] means everywhere, over IPv4 too; any other IPv6 address means just itself.
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, sockaddr[0] != "::")
         sock.bind(sockaddr)
-        sock.listen(BACKLOG)
+        if kind is socket.SOCK_STREAM:
+            sock.listen(BACKLOG)
     except BaseException:
         sock.close()
         raise
     return sock
-
-
-def _listen_error(name: str, address: HostPort, error: OSError | UnicodeError | None) -> ListenError:
-    reason = getattr(error, "strerror", None) or str(error)
-    return ListenError(f"{name} can't listen on {address}: {reason}")

@@ -69,8 +69,6 @@ class _Run:
 class Assignments:
     """A worker's jobs by their jids as UTF-8."""
 
-    __slots__ = ("_runs", "_single")
-
     def __init__(self) -> None:
         self._single: dict[bytes, Assignment] = {}
         #: The runs by their first jids.

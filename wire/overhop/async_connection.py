@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from wire.client.drivers import AsyncClientDriver
-from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout
+from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, again
 from wire.client.protocol import over_tls
 from wire.overhop import requests
-from wire.overhop.client_core import ClientCore, Reply, again
+from wire.overhop.client_core import ClientCore, Reply
 from wire.overhop.errors import OverhopError
 from wire.overhop.requests import Quest, Request
 

@@ -28,8 +28,9 @@ from typing import Any, Final, Self, TypeVar
 from wire.overhop import requests
 from wire.overhop.client_async import AsyncClient
 from wire.overhop.client_core import Reply
-from wire.overhop.codec.decoder import MAX_ENVELOPE, Unencodable
-from wire.overhop.codec.names import DEFAULT_PORT
+from wire.overhop.codec.decoder import MAX_ENVELOPE
+from wire.overhop.codec.encoder import Unencodable
+from wire.overhop.codec.names import DEFAULT_PORT, Type
 from wire.overhop.connection import Connection
 from wire.overhop.errors import (
     DuplicateQueue,
@@ -125,11 +126,11 @@ class Client:
 
     def queue(self, name: str) -> QueueInfo | None:
         """Describe a queue; None if there is none of this name."""
-        return self._ask(requests.queue(name))
+        return self._ask(Request(Type.GQUEUE, {"q": name}, lambda p: requests.queue_of(p) if p else None))
 
     def queues(self) -> list[QueueInfo]:
         """Describe all queues by name, the broker's own (`_…`) included."""
-        return self._ask(requests.queues())
+        return self._ask(Request(Type.LQUEUES, {}, lambda p: [requests.queue_of(each) for each in p["queues"]]))
 
     def create_queue(self, name: str, concurrency_limit: int | None = None, allow_job_overrides: bool = True) -> str:
         """Make a queue and return its id.
@@ -138,27 +139,28 @@ class Client:
         `allow_job_overrides` the queue alone decides on attempts and intervals. Raises
         DuplicateQueue, InvalidQueueName.
         """
-        return self._ask(requests.create_queue(name, concurrency_limit, allow_job_overrides))
+        config = {"concurrency_limit": concurrency_limit, "allow_job_overrides": allow_job_overrides}
+        return self._ask(Request(Type.ADDQUEUE, {"name": name, "config": config}, requests.text("qid")))
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue that has no jobs. Raises QueueNotFound, QueueNotEmpty, SystemQueueForbidden."""
-        self._ask(requests.delete_queue(name))
+        self._ask(Request(Type.RMQUEUE, {"q": name}, requests.nothing))
 
     def pause(self, name: str) -> None:
         """Deliver no more jobs of a queue. Raises QueueNotFound, QueueAlreadyPaused, SystemQueueForbidden."""
-        self._ask(requests.pause(name))
+        self._ask(Request(Type.PAUSE, {"q": name}, requests.nothing))
 
     def resume(self, name: str) -> None:
         """Deliver them again. Raises QueueNotFound, QueueAlreadyRunning, SystemQueueForbidden."""
-        self._ask(requests.resume(name))
+        self._ask(Request(Type.RESUME, {"q": name}, requests.nothing))
 
     def stats(self, queue: str) -> dict[str, int]:
         """Return how many jobs of a queue there are by status. Raises QueueNotFound, SystemQueueForbidden."""
-        return self._ask(requests.stats(queue))
+        return self._ask(Request(Type.QSTATS, {"q": queue}, lambda p: dict(p["stats"])))
 
     def status(self) -> Payload:
         """Return the broker's status: application, memory, pools, storage, queues."""
-        return self._ask(requests.status())
+        return self._ask(Request(Type.STATUS, {}, dict))
 
     # Jobs
 
@@ -212,18 +214,19 @@ class Client:
 
     def job(self, jid: str) -> Job | None:
         """Describe a job, with its result if there is one; None if it is unknown. Raises InvalidJobId."""
-        return self._ask(requests.job(jid))
+        return self._ask(Request(Type.JOB, {"jid": jid}, lambda p: requests.job_of(p) if p else None))
 
     def jobs(self, queue: str, status: str, page: int = 1, page_size: int = 15) -> list[Job]:
         """Describe the jobs of a queue in a status (new, waiting, delayed, active, completed or failed), oldest first.
 
         Pages count from 1. Raises QueueNotFound, InvalidStatusFilter, InvalidPage, InvalidPageSize.
         """
-        return self._ask(requests.jobs(queue, status, page, page_size))
+        wanted = {"q": queue, "status": status, "page": page, "page_size": page_size}
+        return self._ask(Request(Type.LSJOB, wanted, lambda p: [requests.job_of(each) for each in p["jobs"]]))
 
     def remove_job(self, jid: str) -> None:
         """Remove a job that is delayed, new, failed or completed. Raises JobNotFound, JobNotRemovable."""
-        self._ask(requests.remove_job(jid))
+        self._ask(Request(Type.RMJOB, {"jid": jid}, requests.nothing))
 
     # Delivery
 

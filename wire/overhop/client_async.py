@@ -29,8 +29,9 @@ from wire.overhop.async_connection import AsyncConnection
 
 # sync: from wire.overhop.client_async import AsyncClient
 from wire.overhop.client_core import Reply
-from wire.overhop.codec.decoder import MAX_ENVELOPE, Unencodable
-from wire.overhop.codec.names import DEFAULT_PORT
+from wire.overhop.codec.decoder import MAX_ENVELOPE
+from wire.overhop.codec.encoder import Unencodable
+from wire.overhop.codec.names import DEFAULT_PORT, Type
 from wire.overhop.errors import (
     DuplicateQueue,
     DuplicateSubscription,
@@ -138,11 +139,11 @@ class AsyncClient:
 
     async def queue(self, name: str) -> QueueInfo | None:
         """Describe a queue; None if there is none of this name."""
-        return await self._ask(requests.queue(name))
+        return await self._ask(Request(Type.GQUEUE, {"q": name}, lambda p: requests.queue_of(p) if p else None))
 
     async def queues(self) -> list[QueueInfo]:
         """Describe all queues by name, the broker's own (`_…`) included."""
-        return await self._ask(requests.queues())
+        return await self._ask(Request(Type.LQUEUES, {}, lambda p: [requests.queue_of(each) for each in p["queues"]]))
 
     async def create_queue(
         self, name: str, concurrency_limit: int | None = None, allow_job_overrides: bool = True
@@ -153,27 +154,28 @@ class AsyncClient:
         `allow_job_overrides` the queue alone decides on attempts and intervals. Raises
         DuplicateQueue, InvalidQueueName.
         """
-        return await self._ask(requests.create_queue(name, concurrency_limit, allow_job_overrides))
+        config = {"concurrency_limit": concurrency_limit, "allow_job_overrides": allow_job_overrides}
+        return await self._ask(Request(Type.ADDQUEUE, {"name": name, "config": config}, requests.text("qid")))
 
     async def delete_queue(self, name: str) -> None:
         """Delete a queue that has no jobs. Raises QueueNotFound, QueueNotEmpty, SystemQueueForbidden."""
-        await self._ask(requests.delete_queue(name))
+        await self._ask(Request(Type.RMQUEUE, {"q": name}, requests.nothing))
 
     async def pause(self, name: str) -> None:
         """Deliver no more jobs of a queue. Raises QueueNotFound, QueueAlreadyPaused, SystemQueueForbidden."""
-        await self._ask(requests.pause(name))
+        await self._ask(Request(Type.PAUSE, {"q": name}, requests.nothing))
 
     async def resume(self, name: str) -> None:
         """Deliver them again. Raises QueueNotFound, QueueAlreadyRunning, SystemQueueForbidden."""
-        await self._ask(requests.resume(name))
+        await self._ask(Request(Type.RESUME, {"q": name}, requests.nothing))
 
     async def stats(self, queue: str) -> dict[str, int]:
         """Return how many jobs of a queue there are by status. Raises QueueNotFound, SystemQueueForbidden."""
-        return await self._ask(requests.stats(queue))
+        return await self._ask(Request(Type.QSTATS, {"q": queue}, lambda p: dict(p["stats"])))
 
     async def status(self) -> Payload:
         """Return the broker's status: application, memory, pools, storage, queues."""
-        return await self._ask(requests.status())
+        return await self._ask(Request(Type.STATUS, {}, dict))
 
     # Jobs
 
@@ -227,18 +229,19 @@ class AsyncClient:
 
     async def job(self, jid: str) -> Job | None:
         """Describe a job, with its result if there is one; None if it is unknown. Raises InvalidJobId."""
-        return await self._ask(requests.job(jid))
+        return await self._ask(Request(Type.JOB, {"jid": jid}, lambda p: requests.job_of(p) if p else None))
 
     async def jobs(self, queue: str, status: str, page: int = 1, page_size: int = 15) -> list[Job]:
         """Describe the jobs of a queue in a status (new, waiting, delayed, active, completed or failed), oldest first.
 
         Pages count from 1. Raises QueueNotFound, InvalidStatusFilter, InvalidPage, InvalidPageSize.
         """
-        return await self._ask(requests.jobs(queue, status, page, page_size))
+        wanted = {"q": queue, "status": status, "page": page, "page_size": page_size}
+        return await self._ask(Request(Type.LSJOB, wanted, lambda p: [requests.job_of(each) for each in p["jobs"]]))
 
     async def remove_job(self, jid: str) -> None:
         """Remove a job that is delayed, new, failed or completed. Raises JobNotFound, JobNotRemovable."""
-        await self._ask(requests.remove_job(jid))
+        await self._ask(Request(Type.RMJOB, {"jid": jid}, requests.nothing))
 
     # Delivery
 

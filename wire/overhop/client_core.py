@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, TypeVar
 
-from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout
+from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, again
 from wire.client.protocol import Steps
 from wire.overhop import requests
-from wire.overhop.codec.decoder import Decoder, OverhopEnvelope, encode
+from wire.overhop.codec.decoder import Decoder, OverhopEnvelope
+from wire.overhop.codec.encoder import encode
 from wire.overhop.codec.names import PUSH_RID, Type
 from wire.overhop.errors import MessageTooLarge, OverhopError, refusal
 from wire.overhop.requests import Quest, Request
@@ -70,13 +71,6 @@ def _understood(parse: Callable[[dict[str, Any]], T], t: int, payload: dict[str,
         raise ProtocolViolation(f"malformed {Type(t).name}: {type(error).__name__}: {error}") from error
 
 
-def again(error: ClientError) -> ClientError:
-    """Return a copy of the error that ended the connection, for one more caller to raise."""
-    copy = type(error)(*error.args)
-    copy.__cause__ = error.__cause__
-    return copy
-
-
 class ClientCore:
     """The requests of one connection to a broker, their answers, and the QUESTs."""
 
@@ -103,7 +97,7 @@ class ClientCore:
         for message in self._decoder.feed(data):
             self._take(message)
         if self._decoder.error is not None:
-            raise ProtocolViolation(str(self._decoder.error))
+            raise ProtocolViolation(self._decoder.error)
 
     def now(self) -> datetime:
         """Return the time by the broker's clock, as far as it is known."""
@@ -195,14 +189,11 @@ class ClientCore:
         elif t != reply.request.answer:
             raise ProtocolViolation(f"{reply.request.t.name} was answered with message type {t}")
         elif t == Type.PONG:
-            self._set_clock(_understood(requests.server_time, t, p), reply.submitted_at)
+            between = datetime.fromtimestamp((reply.submitted_at + time.time()) / 2, UTC)
+            self.clock_offset = _understood(requests.server_time, t, p) - between
         del self._expected[reply.rid]
         self.answered += 1
         if error is not None:
             reply.refuse(error)
         else:
             reply.answer(p)
-
-    def _set_clock(self, server_time: datetime, asked_at: float) -> None:
-        between = datetime.fromtimestamp((asked_at + time.time()) / 2, UTC)
-        self.clock_offset = server_time - between

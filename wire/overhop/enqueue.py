@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
 from queues.engine import (
@@ -23,7 +24,7 @@ from queues.engine import (
     Unstorable,
 )
 from wire.net.connection import Connection, contained
-from wire.overhop.codec.encoder import Unencodable, encode_value, enqueued, err
+from wire.overhop.codec.encoder import Unencodable, encode_value, err, ok
 from wire.overhop.codec.fields import DomainError
 from wire.overhop.codec.hot_frames import jid_oks
 from wire.overhop.codec.messages import Enqueue
@@ -102,8 +103,6 @@ class Keyed(NamedTuple):
 class PendingRuns:
     """The runs whose answers are not all known. The token of a job in a run is a number, by which its run is found."""
 
-    __slots__ = ("_answers", "_firsts", "_next")
-
     def __init__(self) -> None:
         #: The first token of each run, in order, and its answers.
         self._firsts: list[int] = []
@@ -133,37 +132,29 @@ class PendingRuns:
 JobToken = JobAnswers | Keyed | int
 
 
+@dataclass(eq=False)
 class Enqueuer:
     """Publishes jobs; an `AnsweredProducer` to the engine, with `JobToken`s."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        service: OverhopService,
-        replies: Replies,
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-        client: ClientConnection,
-    ) -> None:
-        """`spawn` runs a coroutine in the background, no longer than the connection lives."""
-        self.connection = connection
-        self._service = service
-        self._engine = service.engine
-        self._replies = replies
-        self._spawn = spawn
-        self._client = client
-        self._pending = PendingRuns()
-        self._gone = False
+    connection: Connection
+    service: OverhopService
+    replies: Replies
+    #: Runs a coroutine in the background, no longer than the connection lives.
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    client: ClientConnection
+    _pending: PendingRuns = field(default_factory=PendingRuns)
+    _gone: bool = False
 
     def publish(self, rid: str, job: Enqueue, publisher: Publisher) -> None:
         """Give a job to the store; the answer follows by itself. Raises DomainError."""
         q, value, scheduled_at, max_attempts, interval, key, priority = job
         payload = NIL if value is None else self._payload(value)
-        self._client.published(1)
-        replies = self._replies
-        replies.follow_batch(self._engine.open_batch)
+        self.client.published(1)
+        replies = self.replies
+        replies.follow_batch(self.service.engine.open_batch)
         token: JobToken
         if scheduled_at is None and interval is None and key is None and not priority:
-            token = JobAnswers(replies.begin(), [rid.encode()], q, self._service.names)
+            token = JobAnswers(replies.begin(), [rid.encode()], q, self.service.names)
             publisher.publish_answered(payload, Content.MSGPACK, self, token, max_attempts)
             return
         message = DetailedMessage(
@@ -173,22 +164,22 @@ class Enqueuer:
         if key is not None:
             token = Keyed(replies.begin_pending(), rid, publisher, q, message, ROUNDS)
         else:
-            token = JobAnswers(replies.begin(), [rid.encode()], q, self._service.names)
+            token = JobAnswers(replies.begin(), [rid.encode()], q, self.service.names)
         publisher.publish_detailed(message, self, token, True)
 
     def publish_run(self, run: JobRun) -> bool:
         """Publish the jobs of a run; False if permissions have to be looked up, jobs may not be given to the queue, or
         one is too large: they are left to `publish`."""
         try:
-            publisher = self._service.publisher(run.q)
+            publisher = self.service.publisher(run.q)
         except DomainError:
             return False
-        if publisher is None or max(map(len, run.payloads)) > self._service.largest_payload:
+        if publisher is None or max(map(len, run.payloads)) > self.service.largest_payload:
             return False
-        self._client.published(len(run))
-        replies = self._replies
-        replies.follow_batch(self._engine.open_batch)
-        answers = JobAnswers(replies.begin(), run.rids, run.q, self._service.names)
+        self.client.published(len(run))
+        replies = self.replies
+        replies.follow_batch(self.service.engine.open_batch)
+        answers = JobAnswers(replies.begin(), run.rids, run.q, self.service.names)
         publisher.publish_many_answered(run.payloads, Content.MSGPACK, self, self._pending.add(answers))
         return True
 
@@ -197,10 +188,10 @@ class Enqueuer:
             payload = encode_value(value)
         except Unencodable as error:
             raise DomainError(Code.INVALID_JOB_PAYLOAD, str(error)) from error
-        if len(payload) > self._service.largest_payload:
+        if len(payload) > self.service.largest_payload:
             raise DomainError(
                 Code.INVALID_JOB_PAYLOAD,
-                f"the payload has {len(payload)} bytes; {self._service.largest_payload} can be delivered",
+                f"the payload has {len(payload)} bytes; {self.service.largest_payload} can be delivered",
             )
         return payload
 
@@ -230,14 +221,14 @@ class Enqueuer:
         if id is not None:
             self._answer(keyed, id, queue)
         elif not self._gone:
-            self._spawn(self._find_holder(keyed, queue))
+            self.spawn(self._find_holder(keyed, queue))
 
     @contained
     def publish_failed(self, token: JobToken, error: EngineError) -> None:
         """The job was not stored."""
         code = next((code for kind, code in CODES if isinstance(error, kind)), Code.UNAVAILABLE)
         if isinstance(token, Keyed):
-            self._say(token, err(token.rid, code, str(error)))
+            token.held.fill(err(token.rid, code, str(error)))
         elif isinstance(token, JobAnswers):
             token.refuse(0, code, str(error))
         else:
@@ -252,30 +243,24 @@ class Enqueuer:
     # Keys.
 
     def _answer(self, keyed: Keyed, id: int, queue: QueuePolicy) -> None:
-        self._say(keyed, enqueued(keyed.rid, self._service.names.of(keyed.q, queue.uuid).jid(id)))
-
-    def _say(self, keyed: Keyed, frame: bytes) -> None:
-        keyed.held.fill(frame)
+        keyed.held.fill(ok(keyed.rid, {"jid": self.service.names.of(keyed.q, queue.uuid).jid(id)}))
 
     async def _find_holder(self, keyed: Keyed, queue: QueuePolicy) -> None:
-        await self._answer_with_holder(keyed, queue)
-        # Not in `_say`: while the engine reports a commit, the answers to other jobs of it are not there yet.
-        self._replies.release()
-
-    async def _answer_with_holder(self, keyed: Keyed, queue: QueuePolicy) -> None:
         """Answer with the job that has the key; if it has just finished, there is room for this one."""
         try:
-            cursor = await self._engine.request("find_key", queue=queue.id, key=keyed.message.key)
+            cursor = await self.service.engine.request("find_key", queue=queue.id, key=keyed.message.key)
             row = await cursor.fetchone()
         except StoreUnavailable as error:
-            self._say(keyed, err(keyed.rid, Code.UNAVAILABLE, str(error)))
-            return
-        if row is not None:
-            self._answer(keyed, row[0], queue)
-        elif keyed.rounds:
-            again = keyed._replace(rounds=keyed.rounds - 1)
-            batch = keyed.publisher.publish_detailed(keyed.message, self, again, True)
-            keyed.held.wait_for(batch)
-            self._replies.follow_batch(max(self._replies.batch, batch))
+            keyed.held.fill(err(keyed.rid, Code.UNAVAILABLE, str(error)))
         else:
-            self._say(keyed, err(keyed.rid, Code.UNAVAILABLE, "the key changes hands too fast"))
+            if row is not None:
+                self._answer(keyed, row[0], queue)
+            elif keyed.rounds:
+                again = keyed._replace(rounds=keyed.rounds - 1)
+                batch = keyed.publisher.publish_detailed(keyed.message, self, again, True)
+                keyed.held.wait_for(batch)
+                self.replies.follow_batch(max(self.replies.batch, batch))
+            else:
+                keyed.held.fill(err(keyed.rid, Code.UNAVAILABLE, "the key changes hands too fast"))
+        # Not when it is filled: while the engine reports a commit, the answers to other jobs of it are not there yet.
+        self.replies.release()

@@ -13,35 +13,6 @@ from typing import ClassVar
 from wire.client.errors import ClientError
 from wire.overhop.codec.names import Code
 
-__all__ = [
-    "DuplicateQueue",
-    "DuplicateSubscription",
-    "Forbidden",
-    "InvalidCredits",
-    "InvalidJobId",
-    "InvalidJobPayload",
-    "InvalidMaxAttempts",
-    "InvalidPage",
-    "InvalidPageSize",
-    "InvalidQueueName",
-    "InvalidRetryInterval",
-    "InvalidStatusFilter",
-    "JobNotFound",
-    "JobNotRemovable",
-    "MessageTooLarge",
-    "OverhopError",
-    "QueueAlreadyPaused",
-    "QueueAlreadyRunning",
-    "QueueFull",
-    "QueueNotEmpty",
-    "QueueNotFound",
-    "RequestRejected",
-    "SubscriptionNotFound",
-    "SystemQueueForbidden",
-    "Unavailable",
-    "refusal",
-]
-
 
 class MessageTooLarge(ClientError, ValueError):
     """The message is over the limit of the client, and was not sent: the broker would hang up on it."""

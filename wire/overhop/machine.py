@@ -11,7 +11,6 @@ in seconds of any clock that does not jump, and never asks for it.
 
 from collections.abc import Mapping
 from enum import Enum, auto
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from wire.overhop.codec.names import Type
@@ -72,51 +71,47 @@ class Action(Enum):
 _VIOLATION = (Action.VIOLATION, State.CLOSED)
 _CLOSED = (Action.IGNORE, State.CLOSED)
 
-TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = MappingProxyType(
-    {
-        State.CONNECTED: {
-            Event.HELLO: (Action.HI, State.HELLOED),
-            Event.REGISTER: _VIOLATION,
-            Event.REQUEST: _VIOLATION,
-            Event.WRONG: _VIOLATION,
-            Event.TOO_OLD: (Action.CLOSE, State.CLOSED),
-            Event.DISCONNECT: _CLOSED,
-        },
-        State.HELLOED: {
-            Event.HELLO: _VIOLATION,
-            Event.REGISTER: (Action.REGISTER, State.REGISTERED),
-            Event.REQUEST: _VIOLATION,
-            Event.WRONG: _VIOLATION,
-            Event.TOO_OLD: (Action.CHALLENGE, State.CHALLENGED),
-            Event.DISCONNECT: _CLOSED,
-        },
-        State.CHALLENGED: {
-            Event.HELLO: _VIOLATION,
-            Event.REGISTER: (Action.REGISTER, State.REGISTERED),
-            Event.LATE_REGISTER: (Action.REGISTER_TIMEOUT, State.CLOSED),
-            Event.REQUEST: _VIOLATION,
-            Event.WRONG: _VIOLATION,
-            Event.TOO_OLD: (Action.TIMEOUT, State.CLOSED),
-            Event.DISCONNECT: _CLOSED,
-        },
-        State.REGISTERED: {
-            Event.HELLO: _VIOLATION,
-            Event.REGISTER: _VIOLATION,
-            Event.REQUEST: (Action.SERVE, State.REGISTERED),
-            Event.WRONG: _VIOLATION,
-            Event.DISCONNECT: _CLOSED,
-        },
-        State.CLOSED: {},
-    }
-)
+TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = {
+    State.CONNECTED: {
+        Event.HELLO: (Action.HI, State.HELLOED),
+        Event.REGISTER: _VIOLATION,
+        Event.REQUEST: _VIOLATION,
+        Event.WRONG: _VIOLATION,
+        Event.TOO_OLD: (Action.CLOSE, State.CLOSED),
+        Event.DISCONNECT: _CLOSED,
+    },
+    State.HELLOED: {
+        Event.HELLO: _VIOLATION,
+        Event.REGISTER: (Action.REGISTER, State.REGISTERED),
+        Event.REQUEST: _VIOLATION,
+        Event.WRONG: _VIOLATION,
+        Event.TOO_OLD: (Action.CHALLENGE, State.CHALLENGED),
+        Event.DISCONNECT: _CLOSED,
+    },
+    State.CHALLENGED: {
+        Event.HELLO: _VIOLATION,
+        Event.REGISTER: (Action.REGISTER, State.REGISTERED),
+        Event.LATE_REGISTER: (Action.REGISTER_TIMEOUT, State.CLOSED),
+        Event.REQUEST: _VIOLATION,
+        Event.WRONG: _VIOLATION,
+        Event.TOO_OLD: (Action.TIMEOUT, State.CLOSED),
+        Event.DISCONNECT: _CLOSED,
+    },
+    State.REGISTERED: {
+        Event.HELLO: _VIOLATION,
+        Event.REGISTER: _VIOLATION,
+        Event.REQUEST: (Action.SERVE, State.REGISTERED),
+        Event.WRONG: _VIOLATION,
+        Event.DISCONNECT: _CLOSED,
+    },
+    State.CLOSED: {},
+}
 
-_EVENTS: Final[Mapping[int, Event]] = MappingProxyType(
-    {
-        **{int(kind): Event.REQUEST for kind in Type if kind < Type.OK},
-        int(Type.HELLO): Event.HELLO,
-        int(Type.REGISTER): Event.REGISTER,
-    }
-)
+_EVENTS: Final[Mapping[int, Event]] = {
+    **{int(kind): Event.REQUEST for kind in Type if kind < Type.OK},
+    int(Type.HELLO): Event.HELLO,
+    int(Type.REGISTER): Event.REGISTER,
+}
 
 
 class Limits(NamedTuple):
@@ -138,47 +133,36 @@ class Limits(NamedTuple):
 class Conversation:
     """One connection's place in the table."""
 
-    __slots__ = ("_limits", "deadline", "state")
-
     def __init__(self, limits: Limits, now: float) -> None:
         """The connection was accepted `now`."""
         self.state = State.CONNECTED
+        self._seconds = {
+            State.CONNECTED: limits.unhelloed,
+            State.HELLOED: limits.helloed_unregistered,
+            State.CHALLENGED: limits.ident_register,
+        }
         #: When the state's time is over; None once there is no limit.
         self.deadline: float | None = now + limits.unhelloed
-        self._limits = limits
 
     def on_message(self, t: int, now: float) -> Action:
         """A message of type `t`, its shape not being wrong, arrived `now`: return what to do."""
         event = _EVENTS.get(t, Event.WRONG)
         if event is Event.REGISTER and self.state is State.CHALLENGED and self._is_over(now):
             event = Event.LATE_REGISTER
-        return self._on(event, now)
-
-    def on_wrong_shape(self, now: float) -> Action:
-        """A message with a payload of the wrong shape arrived `now`: return what to do."""
-        return self._on(Event.WRONG, now)
+        return self.on(event, now)
 
     def on_heartbeat(self, now: float) -> Action:
         """Return the action for the time that has passed, if any."""
-        return self._on(Event.TOO_OLD, now) if self._is_over(now) else Action.IGNORE
-
-    def on_disconnect(self, now: float) -> None:
-        """The connection is gone, or is being closed for a reason that is not in the table."""
-        self._on(Event.DISCONNECT, now)
+        return self.on(Event.TOO_OLD, now) if self._is_over(now) else Action.IGNORE
 
     def _is_over(self, now: float) -> bool:
         return self.deadline is not None and now >= self.deadline
 
-    def _on(self, event: Event, now: float) -> Action:
+    def on(self, event: Event, now: float) -> Action:
+        """Return the action for an event, and change the state. An event without a row in the table changes nothing."""
         before = self.state
         action, self.state = TABLE[before].get(event, (Action.IGNORE, before))
         if self.state is not before:
-            self.deadline = self._deadline(now)
+            seconds = self._seconds.get(self.state)
+            self.deadline = None if seconds is None else now + seconds
         return action
-
-    def _deadline(self, now: float) -> float | None:
-        if self.state is State.HELLOED:
-            return now + self._limits.helloed_unregistered
-        if self.state is State.CHALLENGED:
-            return now + self._limits.ident_register
-        return None

@@ -9,9 +9,10 @@ from typing import Any
 
 from queues.engine import Content
 from wire.overhop.codec.columns import AlikeTexts
-from wire.overhop.codec.decoder import CodecError, decode_value
+from wire.overhop.codec.decoder import decode_value
 from wire.overhop.codec.encoder import Unencodable, encode_value
 from wire.overhop.codec.hot_frames import text_head
+from wire.overhop.codec.msgpack_check import CodecError
 
 #: Queues whose names of jobs are remembered.
 MOST_QUEUES = 100_000
@@ -98,6 +99,3 @@ def payload_object(payload: bytes | None, content: int | None) -> Any:
         return decode_value(payload_value(payload, content))
     except (CodecError, Unencodable):  # the content type is the publisher's claim
         return payload
-
-
-__all__ = ["AllJobNames", "JobNames", "Unencodable", "payload_object", "payload_value"]

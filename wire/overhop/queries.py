@@ -44,14 +44,6 @@ CODES: tuple[tuple[type[Exception], Code], ...] = (
 )
 
 
-def domain_error(error: EngineError | queue_operations.OperationError) -> DomainError | None:
-    """Return the error to send to the client, if the request was at fault."""
-    for kind, code in CODES:
-        if isinstance(error, kind):
-            return DomainError(code, str(error))
-    return None
-
-
 class Queries:
     """Answers the requests of one process. Each method returns an answer's payload and raises DomainError."""
 
@@ -76,10 +68,10 @@ class Queries:
         except (OperationalError, InterfaceError) as error:
             raise StoreUnavailable(str(error).strip().split("\n")[0]) from error
         except (EngineError, queue_operations.OperationError) as error:
-            told = domain_error(error)
-            if told is None:
-                raise
-            raise told from error
+            for kind, code in CODES:
+                if isinstance(error, kind):
+                    raise DomainError(code, str(error)) from error
+            raise
 
     # Queues.
 

@@ -1,6 +1,6 @@
 """The requests of an Overhop client: their payloads and the values of their answers. No I/O.
 
-The blocking and the asyncio client share these; the sections named are those of docs/protocols/overhop.md.
+Those that the client alone makes are in its methods. The sections named are those of docs/protocols/overhop.md.
 """
 
 import math
@@ -88,11 +88,11 @@ class Request(Generic[T]):
     answer: Type = Type.OK
 
 
-def _nothing(payload: Payload) -> None:
+def nothing(payload: Payload) -> None:
     """An answer without a value."""
 
 
-def _text(key: str) -> Callable[[Payload], str]:
+def text(key: str) -> Callable[[Payload], str]:
     def parse(payload: Payload) -> str:
         text = payload[key]
         if not isinstance(text, str):
@@ -125,12 +125,12 @@ def _time(payload: Payload, key: str) -> datetime | None:
 
 
 def hello() -> Request[None]:
-    return Request(Type.HELLO, {}, _nothing, Type.HI)
+    return Request(Type.HELLO, {}, nothing, Type.HI)
 
 
 def register() -> Request[str]:
     """Answered with the id of this worker."""
-    return Request(Type.REGISTER, {}, _text("wid"))
+    return Request(Type.REGISTER, {}, text("wid"))
 
 
 def server_time(payload: Payload) -> datetime:
@@ -144,54 +144,17 @@ def ping() -> Request[datetime]:
 
 
 def goodbye(reason: str | None) -> Request[None]:
-    return Request(Type.GOODBYE, _given(reason=reason), _nothing)
-
-
-def status() -> Request[Payload]:
-    return Request(Type.STATUS, {}, dict)
+    return Request(Type.GOODBYE, _given(reason=reason), nothing)
 
 
 # Queues
 
 
-def _queue_info(payload: Payload) -> QueueInfo:
+def queue_of(payload: Payload) -> QueueInfo:
     config = payload["config"]
     return QueueInfo(
-        payload["id"],
-        payload["name"],
-        payload["state"],
-        config["concurrency_limit"],
-        config["allow_job_overrides"],
+        payload["id"], payload["name"], payload["state"], config["concurrency_limit"], config["allow_job_overrides"]
     )
-
-
-def queue(name: str) -> Request[QueueInfo | None]:
-    return Request(Type.GQUEUE, {"q": name}, lambda payload: _queue_info(payload) if payload else None)
-
-
-def queues() -> Request[list[QueueInfo]]:
-    return Request(Type.LQUEUES, {}, lambda payload: [_queue_info(each) for each in payload["queues"]])
-
-
-def create_queue(name: str, concurrency_limit: int | None, allow_job_overrides: bool) -> Request[str]:
-    config = {"concurrency_limit": concurrency_limit, "allow_job_overrides": allow_job_overrides}
-    return Request(Type.ADDQUEUE, {"name": name, "config": config}, _text("qid"))
-
-
-def delete_queue(name: str) -> Request[None]:
-    return Request(Type.RMQUEUE, {"q": name}, _nothing)
-
-
-def pause(name: str) -> Request[None]:
-    return Request(Type.PAUSE, {"q": name}, _nothing)
-
-
-def resume(name: str) -> Request[None]:
-    return Request(Type.RESUME, {"q": name}, _nothing)
-
-
-def stats(name: str) -> Request[dict[str, int]]:
-    return Request(Type.QSTATS, {"q": name}, lambda payload: dict(payload["stats"]))
 
 
 # Jobs
@@ -235,10 +198,10 @@ def start_time(scheduled_at: datetime | None, delay: float | None, now: datetime
 
 def enqueue(queue: str, payload: Any, options: Payload) -> Request[str]:
     """Answered with the id of the job; `options` as JobOptions gives them."""
-    return Request(Type.ENQUEUE, {"q": queue, **_given(job_payload=payload), **options}, _text("jid"))
+    return Request(Type.ENQUEUE, {"q": queue, **_given(job_payload=payload), **options}, text("jid"))
 
 
-def _job(record: Payload) -> Job:
+def job_of(record: Payload) -> Job:
     interval = record.get("retry_interval_ms")
     return Job(
         jid=record["jid"],
@@ -257,56 +220,43 @@ def _job(record: Payload) -> Job:
     )
 
 
-def job(jid: str) -> Request[Job | None]:
-    return Request(Type.JOB, {"jid": jid}, lambda record: _job(record) if record else None)
-
-
-def jobs(queue: str, status: str, page: int, page_size: int) -> Request[list[Job]]:
-    payload = {"q": queue, "status": status, "page": page, "page_size": page_size}
-    return Request(Type.LSJOB, payload, lambda answer: [_job(record) for record in answer["jobs"]])
-
-
-def remove_job(jid: str) -> Request[None]:
-    return Request(Type.RMJOB, {"jid": jid}, _nothing)
-
-
 # Delivery
 
 
 def subscribe(queue: str, credits: int) -> Request[str]:
     """Answered with the id of the subscription."""
-    return Request(Type.SUBSCRIBE, {"q": queue, "credits": credits}, _text("sid"))
+    return Request(Type.SUBSCRIBE, {"q": queue, "credits": credits}, text("sid"))
 
 
 def unsubscribe(sid: str) -> Request[None]:
-    return Request(Type.UNSUBSCRIBE, {"sid": sid}, _nothing)
+    return Request(Type.UNSUBSCRIBE, {"sid": sid}, nothing)
 
 
 def grant(sid: str, credits: int) -> Request[None]:
-    return Request(Type.CREDIT, {"sid": sid, "credits": credits}, _nothing)
+    return Request(Type.CREDIT, {"sid": sid, "credits": credits}, nothing)
 
 
 def ack(jid: str) -> Request[None]:
-    return Request(Type.ACK, {"jid": jid}, _nothing)
+    return Request(Type.ACK, {"jid": jid}, nothing)
 
 
 def done(jid: str, result: Any) -> Request[None]:
-    return Request(Type.DONE, {"jid": jid, **_given(result=result)}, _nothing)
+    return Request(Type.DONE, {"jid": jid, **_given(result=result)}, nothing)
 
 
 def fail(jid: str, error: str | None, retry_in: float | None) -> Request[None]:
     if error is not None:
         error = error.encode(errors="replace").decode()[:MAX_ERROR]  # also of text that is not quite Unicode
     retry_in_ms = milliseconds("retry_in", retry_in)
-    return Request(Type.FAIL, {"jid": jid, **_given(error=error, retry_in_ms=retry_in_ms)}, _nothing)
+    return Request(Type.FAIL, {"jid": jid, **_given(error=error, retry_in_ms=retry_in_ms)}, nothing)
 
 
 def beat(jid: str) -> Request[None]:
-    return Request(Type.BEAT, {"jid": jid}, _nothing)
+    return Request(Type.BEAT, {"jid": jid}, nothing)
 
 
 def log(jid: str, line: str) -> Request[None]:
-    return Request(Type.LOG, {"jid": jid, "line": line}, _nothing)
+    return Request(Type.LOG, {"jid": jid, "line": line}, nothing)
 
 
 def quest(payload: Payload) -> Quest:

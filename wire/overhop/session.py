@@ -24,13 +24,15 @@ from queues.reach import Operation, Protocol
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure
 from wire.net.siblings import State as HandedState
-from wire.overhop.codec import decoder, messages
-from wire.overhop.codec.decoder import PUSH_RID, Code, OverhopEnvelope, Type, format_timestamp
+from wire.overhop.codec import encoder, messages
+from wire.overhop.codec.decoder import OverhopEnvelope
 from wire.overhop.codec.fields import DomainError, ShapeError, forbidden
+from wire.overhop.codec.names import PUSH_RID, Code, Type
 from wire.overhop.codec.runs import DoneRun, JobRun, Received, Run, RunDecoder
+from wire.overhop.codec.timestamps import format_timestamp
 from wire.overhop.delivery import Deliveries
 from wire.overhop.enqueue import Enqueuer
-from wire.overhop.machine import Action, Conversation, State
+from wire.overhop.machine import Action, Conversation, Event, State
 from wire.overhop.service import OverhopService, allows
 from wire.replies import Replies
 
@@ -111,7 +113,7 @@ class OverhopSession:
         return True
 
     def connection_lost(self) -> None:
-        self._conversation.on_disconnect(self._loop.time())
+        self._conversation.on(Event.DISCONNECT, self._loop.time())
         self._finishing = True
         self._service.disconnected(self, self._wid)
         self._engine.clients.remove(self._client)
@@ -135,7 +137,7 @@ class OverhopSession:
 
     def overfull(self) -> None:
         text = "too much of what clients have sent is incomplete or waits: this connection is closed"
-        self._replies.begin().append(decoder.err(PUSH_RID, Code.UNAVAILABLE, text))
+        self._replies.begin().append(encoder.err(PUSH_RID, Code.UNAVAILABLE, text))
         self._finishing = True
         self._replies.flush()
 
@@ -219,9 +221,9 @@ class OverhopSession:
                 self._handle_other(t, rid, p)
         except DomainError as error:
             unknown = t == Type.GQUEUE  # a name that no queue can have: there is none
-            self._replies.begin().append(decoder.ok(rid) if unknown else decoder.err(rid, error.code, error.msg))
+            self._replies.begin().append(encoder.ok(rid) if unknown else encoder.err(rid, error.code, error.msg))
         except ShapeError as error:
-            self._act(self._conversation.on_wrong_shape(self._loop.time()), rid, str(error))
+            self._act(self._conversation.on(Event.WRONG, self._loop.time()), rid, str(error))
 
     def _handle_other(self, t: int, rid: str, p: Payload) -> None:
         registered = self._conversation.state is State.REGISTERED
@@ -241,14 +243,15 @@ class OverhopSession:
     def _act(self, action: Action, rid: str, text: str) -> None:
         """Carry out an action of the table."""
         if action is Action.HI:
-            self._replies.begin().append(decoder.encode(Type.HI, rid, {}))
+            self._replies.begin().append(encoder.encode(Type.HI, rid, {}))
         elif action is Action.REGISTER:
-            self._register(rid)
+            self._begin(str(uuid4()))
+            self._replies.begin().append(encoder.ok(rid, {"wid": self._wid}))
         elif action is Action.CHALLENGE:
             seconds = self._service.options.limits.ident_register
             deadline = format_timestamp(datetime.now(UTC) + timedelta(seconds=seconds))
             ident = {"register_timeout_seconds": math.ceil(seconds), "reply_deadline": deadline}
-            self._replies.begin().append(decoder.encode(Type.IDENT, PUSH_RID, ident))
+            self._replies.begin().append(encoder.encode(Type.IDENT, PUSH_RID, ident))
         elif action is Action.VIOLATION:
             self._end(rid, Code.PROTOCOL_VIOLATION, text)
         elif action is Action.REGISTER_TIMEOUT:
@@ -257,10 +260,6 @@ class OverhopSession:
             self._end(PUSH_RID, Code.CONNECTION_TIMEOUT, "no REGISTER before the deadline of IDENT")
         elif action is Action.CLOSE:
             self.connection.close()
-
-    def _register(self, rid: str) -> None:
-        self._begin(str(uuid4()))
-        self._replies.begin().append(decoder.ok(rid, {"wid": self._wid}))
 
     def _begin(self, wid: str) -> None:
         """From now on this is a worker."""
@@ -311,12 +310,12 @@ class OverhopSession:
 
         def unread() -> bytes:
             behind = (message for one in self._behind for message in _envelopes(one))
-            return b"".join((*(decoder.encode(*message) for message in (first, *behind)), self._decoder.rest))
+            return b"".join((*(encoder.encode(*message) for message in (first, *behind)), self._decoder.rest))
 
         self._replies.flush()
         moved = False
         if not (self._draining or self._decoder.error) and await connection.is_portable():
-            with contextlib.suppress(decoder.Unencodable):
+            with contextlib.suppress(encoder.Unencodable):
                 moved = await siblings.give(home, connection.fileno(), connection.listener.name, state, unread)
         if moved:
             connection.let_go()
@@ -328,7 +327,7 @@ class OverhopSession:
     def _ping(self, rid: str, p: Payload) -> None:
         """PING: the answer is a barrier."""
         messages.empty(p)
-        pong = decoder.encode(Type.PONG, rid, {"server_time": format_timestamp(datetime.now(UTC))})
+        pong = encoder.encode(Type.PONG, rid, {"server_time": format_timestamp(datetime.now(UTC))})
         self._replies.begin(barrier=True).append(pong)
 
     def _enqueue(self, rid: str, p: Payload) -> None:
@@ -351,7 +350,7 @@ class OverhopSession:
         self._deliveries.withdraw()
         if self._deliveries.assignments:
             self._deliveries.hand_back()
-        self._replies.begin().append(decoder.ok(rid))
+        self._replies.begin().append(encoder.ok(rid))
         self._finish()
 
     # Requests that block.
@@ -395,7 +394,7 @@ class OverhopSession:
     async def _list_jobs(self, wanted: messages.ListJobs) -> None:
         """LSJOB: a page that no envelope can take is refused."""
         rid = self._rid
-        frame = decoder.ok(rid, await self._service.queries.list_jobs(wanted))
+        frame = encoder.ok(rid, await self._service.queries.list_jobs(wanted))
         most = self._service.options.max_envelope
         if len(frame) > most:
             raise DomainError(Code.INVALID_PAGE_SIZE, f"these jobs need {len(frame)} bytes, over {most}: ask for fewer")
@@ -405,7 +404,7 @@ class OverhopSession:
         """SUBSCRIBE: no job may be pushed before the answer, which waits for nothing here."""
         rid = self._rid
         consumer = await self._deliveries.subscribe(wanted)
-        self._replies.begin().append(decoder.ok(rid, {"sid": consumer.sid}))
+        self._replies.begin().append(encoder.ok(rid, {"sid": consumer.sid}))
         self._replies.flush()
         if wanted.credits:
             consumer.grant(wanted.credits)
@@ -421,14 +420,14 @@ class OverhopSession:
         try:
             await self._caught_up()
             payload = await answer
-            frame = None if payload is None else decoder.ok(rid, payload)
+            frame = None if payload is None else encoder.ok(rid, payload)
         except asyncio.CancelledError:
             answer.close()
             raise
         except DomainError as error:
-            frame = decoder.err(rid, error.code, error.msg)
-        except (EngineError, decoder.Unencodable) as error:
-            frame = decoder.err(rid, Code.UNAVAILABLE, str(error))
+            frame = encoder.err(rid, error.code, error.msg)
+        except (EngineError, encoder.Unencodable) as error:
+            frame = encoder.err(rid, Code.UNAVAILABLE, str(error))
         except Exception:
             self.connection.failed("a request")
             return
@@ -466,7 +465,7 @@ class OverhopSession:
     # The end.
 
     def _end(self, rid: str, code: Code, text: str) -> None:
-        self._replies.begin().append(decoder.err(rid, code, text))
+        self._replies.begin().append(encoder.err(rid, code, text))
         self._finish()
 
     @contained

@@ -18,18 +18,19 @@ import asyncio
 import contextlib
 import functools
 import logging
-import random
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
+from wire.client.backoff import Backoff
 from wire.client.errors import ClientError, TlsFailed
 from wire.overhop import requests
 from wire.overhop.async_connection import AsyncConnection
 from wire.overhop.blocking_calls import Threads
 from wire.overhop.client_core import Reply
-from wire.overhop.codec.decoder import MAX_ENVELOPE, Unencodable
+from wire.overhop.codec.decoder import MAX_ENVELOPE
+from wire.overhop.codec.encoder import Unencodable
 from wire.overhop.codec.names import Code, Type
 from wire.overhop.errors import MessageTooLarge, OverhopError
 from wire.overhop.job_context import AsyncHandler, AsyncJobContext, Handler, JobContext, Retry, outcome
@@ -144,7 +145,7 @@ class AsyncWorker:
 
     async def _connect(self) -> bool:
         """Connect and subscribe, however long it takes; False when stopping."""
-        for pause in _pauses():
+        for pause in Backoff(FIRST_PAUSE, LONGEST_PAUSE).delays():
             opening = asyncio.create_task(self._open())
             try:
                 await self._first(opening)
@@ -395,13 +396,6 @@ def _answered(context: AsyncJobContext, reply: Reply[None]) -> None:
         context.lost = context.lost or reply.error.code == Code.JOB_NOT_FOUND
     elif reply.error is not None and kind in (Type.DONE, Type.FAIL):
         logger.warning("job %s: %s was not confirmed: %s", context.jid, kind.name, reply.error)
-
-
-def _pauses() -> Iterator[float]:
-    pause = FIRST_PAUSE
-    while True:
-        yield random.uniform(pause / 2, pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def _passes(error: OSError | OverhopError) -> bool:

@@ -59,7 +59,7 @@ class ClientCore:
             else:
                 self._slot = _SlotState.DECLINED
         if self._decoder.error is not None:
-            raise ProtocolViolation(str(self._decoder.error))
+            raise ProtocolViolation(self._decoder.error)
 
     def send(self, payload: bytes, retries: int) -> None:
         """Put a SEND into `outgoing`."""

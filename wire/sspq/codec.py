@@ -11,6 +11,8 @@ import struct
 from enum import IntEnum
 from typing import Final
 
+from wire.framing import FrameReader, StreamError
+
 MAGIC: Final = 0x5599
 MAGIC_BYTES: Final = b"\x55\x99"
 MAX_PAYLOAD: Final = 16 * 1024 * 1024
@@ -38,53 +40,27 @@ _KNOWN = frozenset(int(kind) for kind in PacketType)
 _pack_header, _read_header = HEADER.pack, HEADER.unpack_from
 
 
-class PacketError(ValueError):
-    """The byte stream is not SSPQ, or a SEND is too large: close the connection (section "Closing")."""
+class Decoder(FrameReader[Packet]):
+    """Cuts received bytes into packets.
 
-
-class Decoder:
-    """Cuts received bytes into packets. Feed it what the socket gave, in order.
-
-    `error` is None until the stream breaks the rules; from then on `feed` returns nothing and the connection
-    has to be closed. A packet of an unknown type is passed over with its payload, however long, without
-    keeping it, and counted in `skipped`; the payload of a known type other than SEND is dropped the same way.
+    A packet of an unknown type is passed over with its payload, however long, without keeping it; the payload of a
+    known type other than SEND is dropped the same way.
     """
 
-    __slots__ = ("_after", "_drop", "_limit", "_need", "_rest", "error", "skipped")
-
-    def __init__(self, max_payload: int = MAX_PAYLOAD) -> None:
-        """`max_payload` is the largest SEND payload that is accepted, in bytes."""
-        self.error: PacketError | None = None
-        self.skipped = 0
-        self._limit = max_payload
-        self._rest = bytearray()
-        self._need = HEADER_SIZE
+    def __init__(self, limit: int = MAX_PAYLOAD) -> None:
+        """`limit` is the largest SEND payload that is accepted, in bytes."""
+        super().__init__(limit)
         self._drop = 0  # bytes of a payload still to be dropped
         self._after: Packet | None = None  # the packet that they complete
-
-    @property
-    def pending(self) -> int:
-        """Bytes held of a packet that is not complete."""
-        return len(self._rest)
 
     @property
     def truncated(self) -> bool:
         """Would an end of stream now cut off a SEND? Then it must be discarded, and counted."""
         return len(self._rest) > len(MAGIC_BYTES) and self._rest[len(MAGIC_BYTES)] == SEND
 
-    def feed(self, data: bytes) -> list[Packet]:
-        """Return the packets that `data` completes, in order; then look at `error`."""
-        packets: list[Packet] = []
-        if self.error is not None:
-            return packets
-        at = self._resume(len(data), packets) if self._drop else 0
-        if self._rest:
-            if len(self._rest) + len(data) < self._need:
-                self._rest += data
-                return packets
-            data = b"".join((self._rest, data))
-            self._rest = bytearray()
+    def _cut(self, data: bytes, found: list[Packet]) -> int:
         limit, end = self._limit, len(data)
+        at = self._resume(end, found) if self._drop else 0
         while end - at >= HEADER_SIZE:
             magic, kind, retries, size = _read_header(data, at)
             stop = at + HEADER_SIZE + size
@@ -93,40 +69,30 @@ class Decoder:
             if kind == SEND:
                 if stop > end or size > limit:
                     break
-                packets.append((kind, retries, data[at + HEADER_SIZE : stop]))
+                found.append((kind, retries, data[at + HEADER_SIZE : stop]))
             else:
                 self._drop = size
                 self._after = (kind, retries, b"") if kind in _KNOWN else None
-                self.skipped += self._after is None
-                stop = at + HEADER_SIZE + self._resume(end - at - HEADER_SIZE, packets)
+                stop = at + HEADER_SIZE + self._resume(end - at - HEADER_SIZE, found)
             at = stop
-        if at < end:
-            self._keep(data[at:] if at else data)
-        return packets
+        return at
 
-    def _resume(self, available: int, packets: list[Packet]) -> int:
+    def _resume(self, available: int, found: list[Packet]) -> int:
         """Drop up to `available` bytes of a payload, return how many; at its end the packet is complete."""
         dropped = min(self._drop, available)
         self._drop -= dropped
         if not self._drop and self._after is not None:
-            packets.append(self._after)
+            found.append(self._after)
             self._after = None
         return dropped
 
-    def _keep(self, rest: bytes) -> None:
-        """Keep the start of a packet, or refuse it as early as its bytes allow."""
+    def _size(self, rest: bytes) -> int:
         if not MAGIC_BYTES.startswith(rest[: len(MAGIC_BYTES)]):
-            self.error = PacketError(f"magic number is 0x{rest[:2].hex()}, not 0x{MAGIC:04x}")
-            return
-        need = HEADER_SIZE
-        if len(rest) >= HEADER_SIZE:
-            size = int.from_bytes(rest[4:HEADER_SIZE], "big")
-            if size > self._limit:
-                self.error = PacketError(f"payload of {size} bytes is over {self._limit}")
-                return
-            need += size
-        self._rest += rest
-        self._need = need
+            raise StreamError(f"magic number is 0x{rest[:2].hex()}, not 0x{MAGIC:04x}")
+        size = int.from_bytes(rest[4:HEADER_SIZE], "big") if len(rest) >= HEADER_SIZE else 0
+        if size > self._limit:
+            raise StreamError(f"payload of {size} bytes is over {self._limit}")
+        return HEADER_SIZE + size
 
 
 def encode(kind: int, retries: int = 0, payload: bytes = b"") -> bytes:

@@ -10,7 +10,6 @@ where the slot is then; other events are ignored and change nothing.
 
 from collections.abc import Mapping
 from enum import Enum, auto
-from types import MappingProxyType
 from typing import Final
 
 from wire.sspq.codec import CONFIRM, DEAD_RECEIVE, MAX_RETRIES, RECEIVE
@@ -71,47 +70,45 @@ class Action(Enum):
 
 
 #: The packets that concern the slot. SEND does not; NO_RECEIVE from a client means nothing.
-PACKET_EVENTS: Final[Mapping[int, Event]] = MappingProxyType(
-    {RECEIVE: Event.RECEIVE, DEAD_RECEIVE: Event.DEAD_RECEIVE, CONFIRM: Event.CONFIRM}
-)
+PACKET_EVENTS: Final[Mapping[int, Event]] = {
+    RECEIVE: Event.RECEIVE,
+    DEAD_RECEIVE: Event.DEAD_RECEIVE,
+    CONFIRM: Event.CONFIRM,
+}
 
-TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = MappingProxyType(
-    {
-        State.IDLE: {
-            Event.RECEIVE: (Action.WAIT, State.WAITING),
-            Event.DEAD_RECEIVE: (Action.WAIT_DEAD, State.WAITING_DEAD),
-            Event.DELIVERED: (Action.PUT_BACK, State.IDLE),
-            Event.DISCONNECT: (Action.IGNORE, State.CLOSED),
-        },
-        State.WAITING: {
-            Event.DELIVERED: (Action.DELIVER, State.HOLDING),
-            Event.REFUSED: (Action.REFUSE, State.IDLE),
-            Event.DISCONNECT: (Action.WITHDRAW, State.CLOSED),
-        },
-        State.WAITING_DEAD: {
-            Event.DELIVERED: (Action.DELIVER_DEAD, State.HOLDING_DEAD),
-            Event.REFUSED: (Action.REFUSE, State.IDLE),
-            Event.DISCONNECT: (Action.WITHDRAW, State.CLOSED),
-        },
-        State.HOLDING: {
-            Event.CONFIRM: (Action.SETTLE, State.IDLE),
-            Event.DELIVERED: (Action.PUT_BACK, State.HOLDING),
-            Event.DISCONNECT: (Action.RETURN, State.CLOSED),
-        },
-        State.HOLDING_DEAD: {
-            Event.CONFIRM: (Action.SETTLE_DEAD, State.IDLE),
-            Event.DELIVERED: (Action.PUT_BACK, State.HOLDING_DEAD),
-            Event.DISCONNECT: (Action.RETURN_DEAD, State.CLOSED),
-        },
-        State.CLOSED: {Event.DELIVERED: (Action.PUT_BACK, State.CLOSED)},
-    }
-)
+TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = {
+    State.IDLE: {
+        Event.RECEIVE: (Action.WAIT, State.WAITING),
+        Event.DEAD_RECEIVE: (Action.WAIT_DEAD, State.WAITING_DEAD),
+        Event.DELIVERED: (Action.PUT_BACK, State.IDLE),
+        Event.DISCONNECT: (Action.IGNORE, State.CLOSED),
+    },
+    State.WAITING: {
+        Event.DELIVERED: (Action.DELIVER, State.HOLDING),
+        Event.REFUSED: (Action.REFUSE, State.IDLE),
+        Event.DISCONNECT: (Action.WITHDRAW, State.CLOSED),
+    },
+    State.WAITING_DEAD: {
+        Event.DELIVERED: (Action.DELIVER_DEAD, State.HOLDING_DEAD),
+        Event.REFUSED: (Action.REFUSE, State.IDLE),
+        Event.DISCONNECT: (Action.WITHDRAW, State.CLOSED),
+    },
+    State.HOLDING: {
+        Event.CONFIRM: (Action.SETTLE, State.IDLE),
+        Event.DELIVERED: (Action.PUT_BACK, State.HOLDING),
+        Event.DISCONNECT: (Action.RETURN, State.CLOSED),
+    },
+    State.HOLDING_DEAD: {
+        Event.CONFIRM: (Action.SETTLE_DEAD, State.IDLE),
+        Event.DELIVERED: (Action.PUT_BACK, State.HOLDING_DEAD),
+        Event.DISCONNECT: (Action.RETURN_DEAD, State.CLOSED),
+    },
+    State.CLOSED: {Event.DELIVERED: (Action.PUT_BACK, State.CLOSED)},
+}
 
 
 class Slot:
     """One connection's place in the table."""
-
-    __slots__ = ("state",)
 
     def __init__(self) -> None:
         self.state = State.IDLE

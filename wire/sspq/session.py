@@ -7,16 +7,7 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
-from queues.engine import (
-    ClientConnection,
-    Delivery,
-    Destination,
-    Engine,
-    EngineError,
-    LocalDeadLetters,
-    LocalQueue,
-    Waiter,
-)
+from queues.engine import Delivery, Destination, Engine, EngineError, LocalDeadLetters, LocalQueue, Waiter
 from queues.reach import Protocol
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure
@@ -77,13 +68,8 @@ class SspqSession(Waiter):
         #: The server stops: nothing is asked for any more; and, a moment later, the connection closes.
         self._stopping = False
         self._draining = False
-        self._client = server.engine.clients.add(Protocol.SSPQ, connection.address, self)
+        self.client = server.engine.clients.add(Protocol.SSPQ, connection.address, self)
         connection.handshake_done()  # SSPQ has none: a SEND may come at any time, only the idle limit holds
-
-    @property
-    def client(self) -> ClientConnection:
-        """The connection, as operators see it."""
-        return self._client
 
     # Called by the connection.
 
@@ -98,7 +84,7 @@ class SspqSession(Waiter):
             elif (event := PACKET_EVENTS.get(kind)) is not None:
                 self._act(self._slot.on(event))
         if sent:
-            self._client.published(sent)
+            self.client.published(sent)
         replies.flush()
         self._engine.check_saturation()
         self.connection.hold(self._decoder.pending)
@@ -117,7 +103,7 @@ class SspqSession(Waiter):
             self._receives.leave(self, count=not self._stopping)
         self._act(self._slot.on(Event.DISCONNECT))
         self._replies.discard()
-        self._engine.clients.remove(self._client)
+        self._engine.clients.remove(self.client)
 
     def drain(self) -> None:
         """Refuse who waits; let who holds a message finish it."""
@@ -172,7 +158,7 @@ class SspqSession(Waiter):
             buffer.hand_back(tag)
             return
         self._held = buffer, tag
-        self._client.delivered(1)
+        self.client.delivered(1)
         left = 0
         if action is Action.DELIVER:
             own = None if detail is None else detail.max_attempts

@@ -10,8 +10,8 @@ import psycopg
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from hydra.irc.settings import IrcServer, IrcSettingsError, IrcUser
-from hydra.options import HydraOptions, options_from_settings
+from hydra.irc.settings import IrcServer, IrcUser
+from hydra.options import HydraOptions, settings_options
 from hydra.runner import run
 from hydra.transports import check
 from hydra.transports.access import check_access
@@ -125,17 +125,14 @@ class Command(BaseCommand):
         if options["irc"] is not None:
             host, port = options["irc"]
             tls = ssl.create_default_context() if options["irc_tls"] else None
-            try:
-                irc = (
-                    IrcServer(host, port, tls, settings.BROKER_HYDRA_IRC_PASSWORD),
-                    IrcUser(options["nick"], tuple(options["join"] or settings.BROKER_HYDRA_JOIN)),
-                )
-            except IrcSettingsError as error:
-                raise CommandError(str(error)) from error
+            irc = (
+                IrcServer(host, port, tls, settings.BROKER_HYDRA_IRC_PASSWORD),
+                IrcUser(options["nick"], tuple(options["join"] or settings.BROKER_HYDRA_JOIN)),
+            )
         elif options["join"]:
             raise CommandError("--join needs --irc.")
-        return options_from_settings(
+        return HydraOptions(
             name=options["name"] or str(listen[0]), listen=tuple(listen), links=tuple(options["link"]),
             found=options["found"], irc=irc, recv=options["recv"], send=options["send"],
-            insecure=options["insecure"],
+            **settings_options(insecure=options["insecure"]),
         )  # fmt: skip

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from hydra.irc.connection import IrcConnection, IrcHandlers
+from hydra.irc.attempt import IrcHandlers
+from hydra.irc.connection import IrcConnection
 from hydra.irc.settings import IrcServer, IrcTimes, IrcUser
 from hydra.transports.base import log_fault
 from tests.waiting import PATIENCE, Changes

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from hydra.irc.connection import AttemptState
+from hydra.irc.attempt import AttemptState
 from hydra.protocol.lines import E_RECV, passes
 from tests.hydra.irc.client import Client
 from tests.hydra.irc.server import IrcServerProcess

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hydra import clock
-from hydra.irc.connection import AttemptState
+from hydra.irc.attempt import AttemptState
 from tests.hydra.irc.client import Client
 from tests.hydra.irc.scripted import ScriptedClient, ScriptedServer
 from tests.wire.net.test_tls import Authority

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from hydra.irc.channels import Channels, fold
+from hydra.irc.channels import Channels, ChannelState, fold
 from hydra.irc.nicks import drawn_nick, other_nicks
 from hydra.irc.pace import Pace
 
@@ -69,7 +69,7 @@ def test_channels_are_settled_when_each_has_its_answer() -> None:
     channels = Channels(["#One", "#two key"])
     assert channels.ask() == ["JOIN #One", "JOIN #two key"]
     assert not channels.settled()
-    channels.joined("#one")
+    channels.change("#one", ChannelState.JOINED)
     assert channels.refused(["alpha", "#elsewhere", "#TWO"]) == "#TWO"
     assert channels.settled()
     assert channels.ask() == ["JOIN #two key"]
@@ -78,7 +78,7 @@ def test_channels_are_settled_when_each_has_its_answer() -> None:
 def test_an_error_about_a_channel_that_is_joined_is_no_refusal() -> None:
     channels = Channels(["#one"])
     channels.ask()
-    channels.joined("#one")
+    channels.change("#one", ChannelState.JOINED)
     assert channels.refused(["#one"]) is None
     assert channels.ask() == []
 
@@ -86,7 +86,7 @@ def test_an_error_about_a_channel_that_is_joined_is_no_refusal() -> None:
 def test_a_request_without_an_answer_counts_as_refused() -> None:
     channels = Channels(["#one", "#two"])
     channels.ask()
-    channels.joined("#two")
+    channels.change("#two", ChannelState.JOINED)
     assert channels.give_up() == ["#one"]
     assert channels.settled()
     assert channels.ask() == ["JOIN #one"]
@@ -95,9 +95,9 @@ def test_a_request_without_an_answer_counts_as_refused() -> None:
 def test_a_channel_is_joined_again_unless_it_was_left_on_purpose() -> None:
     channels = Channels(["#one", "#two"])
     channels.ask()
-    channels.joined("#one")
-    channels.joined("#two")
-    channels.left("#one")
-    channels.removed("#two")
-    channels.removed("#unknown")
+    channels.change("#one", ChannelState.JOINED)
+    channels.change("#two", ChannelState.JOINED)
+    channels.change("#one", ChannelState.LEFT)
+    channels.change("#two", ChannelState.REFUSED)
+    channels.change("#unknown", ChannelState.REFUSED)
     assert channels.ask() == ["JOIN #two"]

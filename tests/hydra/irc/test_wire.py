@@ -47,7 +47,7 @@ class Owner:
     def ended(self, error: Exception | None) -> None:
         raise AssertionError("the connection goes on")
 
-    def writable(self) -> None:
+    def drain(self) -> None:
         raise AssertionError("nothing is written")
 
 

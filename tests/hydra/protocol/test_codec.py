@@ -9,19 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hydra.protocol.codec import (
-    IgnoredLine,
-    LineDecoder,
-    LineTooLong,
-    MalformedMessage,
-    MessageTooLong,
-    NotText,
-    UnknownCommand,
-    encode,
-    join_tag,
-    parse,
-    split_tag,
-)
+from hydra.protocol.codec import IgnoredLine, LineDecoder, MessageTooLong, encode, join_tag, parse, split_tag
 from hydra.protocol.electorate import Electorate
 from hydra.protocol.messages import (
     Ask,
@@ -117,9 +105,9 @@ def test_unknown_messages_are_ignored(line: str) -> None:
 
 
 def test_unknown_commands_are_told_from_malformed_ones() -> None:
-    with pytest.raises(UnknownCommand, match="unknown command 'JUMP'"):
+    with pytest.raises(IgnoredLine, match="unknown command 'JUMP'"):
         parse("JUMP 1")
-    with pytest.raises(MalformedMessage, match="'x' is no number"):
+    with pytest.raises(IgnoredLine, match="'x' is no number"):
         parse("CALL x")
 
 
@@ -165,7 +153,7 @@ def test_a_line_may_have_2048_bytes_and_no_more(end: bytes) -> None:
     decoder = LineDecoder()
     assert decoder.feed(b"x" * 2048 + end) == ["x" * 2048]
     assert decoder.feed(b"y\n" + b"x" * 2049 + end + b"z\n") == ["y"]
-    assert isinstance(decoder.error, LineTooLong)
+    assert decoder.error == "a line has more than 2048 bytes"
     assert decoder.feed(b"z\n") == []
 
 
@@ -174,14 +162,13 @@ def test_a_line_without_end_is_not_waited_for() -> None:
     for _ in range(2048):
         assert decoder.feed(b"x") == []
     assert (decoder.error, decoder.feed(b"x")) == (None, [])
-    assert str(decoder.error) == "a line has more than 2048 bytes"
+    assert decoder.error == "a line has more than 2048 bytes"
 
 
 def test_invalid_utf_8_ends_the_stream() -> None:
     decoder = LineDecoder()
     assert decoder.feed(b"CALL 1\nCALL \xff\nCALL 2\n") == ["CALL 1"]
-    assert isinstance(decoder.error, NotText)
-    assert str(decoder.error) == "a line is not UTF-8"
+    assert decoder.error == "a line is not UTF-8"
 
 
 def test_a_tag_may_end_in_a_lasting_key() -> None:

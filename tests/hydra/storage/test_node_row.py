@@ -24,7 +24,7 @@ from hydra.protocol.effects import StoredNode
 from hydra.protocol.electorate import Electorate
 from hydra.snapshot import Occurrence
 from hydra.storage.database import connect, conninfo_from_settings
-from hydra.storage.node_row import NodeStore
+from hydra.storage.node_row import NodeStore, StoreHandlers
 from tests.hydra.protocol.driver import OTHERS, Driven, leader_of_three
 from tests.hydra.proxy import proxy_to
 from tests.hydra.rows import Opened, end_sessions, look_at, open_store, rows
@@ -401,9 +401,8 @@ async def test_a_callback_that_fails_ends_the_store_and_all_waits(caplog: Any) -
         raise ZeroDivisionError(reason)
 
     async with proxy_to(conninfo_from_settings()) as (proxy, conninfo):
-        beta.store = await NodeStore.open(
-            "beta", conninfo, on_lost=fail, on_back=print, on_failed=beta.failed.append, on_command=print
-        )
+        handlers = StoreHandlers(on_lost=fail, on_back=print, on_failed=beta.failed.append, on_command=print)
+        beta.store = await NodeStore.open("beta", conninfo, handlers)
         proxy.cut()
         await until(lambda: beta.failed, "the store has ended")
         with pytest.raises(StoreBroken, match="ZeroDivisionError"):

@@ -11,20 +11,21 @@ from typing import Any
 import pytest
 
 import hydra.transports.irc as transport
-from hydra.irc.connection import AttemptState
+import hydra.transports.irc_link
+from hydra.irc.attempt import AttemptState
 from hydra.irc.settings import IrcTimes
 from hydra.transports import dial, listen
 from hydra.transports.address import IrcAddress, parse_node_address
 from hydra.transports.base import Handler, TransportError, TransportLink, TransportOptions
 from hydra.transports.irc import IrcListener, dial_irc, listen_irc
-from hydra.transports.irc_link import IrcLink, IrcOptions
+from hydra.transports.irc_link import IrcLink
 from hydra.transports.secret import NONCE_SIZE, Proof
 from tests.hydra.irc.client import Client
 from tests.hydra.irc.server import IrcServerProcess
 from tests.hydra.ports import reserved_port
 from tests.waiting import PATIENCE, Changes
 
-FAST = IrcOptions(times=IrcTimes(interval=0))
+FAST = IrcTimes(interval=0)
 
 _numbers = itertools.count(1)
 
@@ -95,12 +96,12 @@ class Room:
         self.opened.append(End(link))
         return self.opened[-1]
 
-    async def listen(self, irc: IrcOptions = FAST, **options: Any) -> IrcListener:
-        self.listener = await listen_irc(self.address, TransportOptions(**options), self.accept, irc)
+    async def listen(self, irc: IrcTimes = FAST, **options: Any) -> IrcListener:
+        self.listener = await listen_irc(self.address, TransportOptions(irc=irc, **options), self.accept)
         return self.listener
 
-    async def dial(self, irc: IrcOptions = FAST, **options: Any) -> End:
-        await dial_irc(self.address, TransportOptions(**options), self.open, irc)
+    async def dial(self, irc: IrcTimes = FAST, **options: Any) -> End:
+        await dial_irc(self.address, TransportOptions(irc=irc, **options), self.open)
         return self.opened[-1]
 
     async def pair(self) -> tuple[End, End]:
@@ -265,9 +266,9 @@ async def test_a_neighbour_that_is_silent_for_too_long_is_given_up(room: Room) -
     assert "is silent for 0.2 s" in await dialled.ended()
 
 
-async def test_a_link_that_cannot_keep_up_is_closed(listening: Room) -> None:
-    slow = IrcOptions(times=IrcTimes(burst=2, interval=60), max_waiting=5000)
-    dialled = await listening.dial(slow)
+async def test_a_link_that_cannot_keep_up_is_closed(listening: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hydra.transports.irc_link, "MAX_WAITING", 5000)
+    dialled = await listening.dial(IrcTimes(burst=2, interval=60))
     for number in range(6):
         dialled.link.write(b"RECV %d " % number + b"x" * 1000 + b"\r\n")
     assert not dialled.reasons
@@ -303,7 +304,7 @@ async def test_a_server_that_dies_ends_all_links_and_the_listener_comes_back(
 
 async def test_two_cannot_listen_with_one_nick(listening: Room) -> None:
     with pytest.raises(TransportError, match=f"the nick {listening.address.nick} is in use"):
-        await listen_irc(listening.address, TransportOptions(), listening.accept, FAST)
+        await listen_irc(listening.address, TransportOptions(irc=FAST), listening.accept)
 
 
 async def test_nothing_listens_where_no_server_is(make_room: Callable[[IrcServerProcess], Room]) -> None:
@@ -321,8 +322,9 @@ async def test_a_link_that_is_not_accepted_is_closed(listening: Room) -> None:
     assert "has ended the link: closed" in await dialled.ended()
 
 
-async def test_there_are_no_more_links_than_allowed(room: Room) -> None:
-    await room.listen(IrcOptions(times=FAST.times, max_links=1))
+async def test_there_are_no_more_links_than_allowed(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "MAX_LINKS", 1)
+    await room.listen()
     await room.pair()
     dialled = await room.dial()
     dialled.link.write(b"KNOCK 1 a\r\n")

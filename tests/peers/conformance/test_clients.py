@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from brokersite.environment import CHECKOUT
-from peers.backoff import Backoff
 from peers.client import AsyncPeerClient, Message, PeerClient
 from peers.codec import frames
 from peers.codec.envelope import MAX_FRAME
@@ -24,6 +23,7 @@ from tests.peers.running import Launch, WebBroker, connected, unique
 from tests.peers.vectors import SECRET
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import KEY, Database
+from wire.client.backoff import Backoff
 
 
 @pytest.fixture(params=["blocking", "asyncio"])

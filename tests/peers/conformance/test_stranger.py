@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import pytest
 
-from peers.backoff import Backoff
 from peers.client import PeerClient
 from peers.codec import signing
 from tests.javascript import JavaScript, installed
@@ -17,6 +16,7 @@ from tests.peers.running import TAKEN_OVER, Join, Launch, WebBroker, compact, pe
 from tests.peers.vectors import SECRET, SIGNED
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import KEY, Database
+from wire.client.backoff import Backoff
 
 STRANGER = Path(__file__).with_name("stranger")
 

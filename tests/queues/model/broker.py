@@ -32,7 +32,7 @@ from wire.sspq.session import SspqQueue, SspqSession
 
 T = TypeVar("T")
 LOCAL = HostPort("127.0.0.1", 0)
-OPTIONS = ListenerOptions(drain_timeout=0.1)
+OPTIONS = ListenerOptions()
 #: Seconds of a turn of the tables that take turns: messages are moved while consumers have them.
 TURN = 0.2
 
@@ -120,7 +120,7 @@ class LiveBroker:
         self._end()
 
     async def _stop(self) -> None:
-        await asyncio.gather(*(listener.stop() for listener in self._server.listeners))
+        await asyncio.gather(*(listener.stop(0.1) for listener in self._server.listeners))
         await self.engine.stop(10.0)
         await self._service.stop()
 

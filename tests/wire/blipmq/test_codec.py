@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wire.blipmq import codec
-from wire.blipmq.codec import Decoder, Frame, FrameError, FrameTooLarge, FrameType, PayloadError, Reject
+from wire.blipmq.codec import Decoder, Frame, FrameTooLarge, FrameType, PayloadError, Reject
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors.json").read_text())["blipmq"]
 SEED, MORE = VECTORS["seed"], VECTORS["more"]
@@ -95,8 +95,7 @@ BROKEN = [
 def test_a_broken_frame_is_refused_at_its_first_wrong_byte(start: bytes, message: str) -> None:
     decoder = Decoder()
     assert decoder.feed(PING + start) == [A_PING]
-    assert isinstance(decoder.error, FrameError)
-    assert str(decoder.error) == message
+    assert decoder.error == message
     assert decoder.pending == 0
 
 
@@ -127,10 +126,10 @@ def test_the_largest_frame_arrives_whole_in_small_pieces() -> None:
 
 
 def test_a_smaller_limit_is_obeyed() -> None:
-    decoder = Decoder(max_frame_size=20)
+    decoder = Decoder(20)
     assert decoder.feed(codec.encode(codec.PUBLISH, 1, bytes(11))) == [(codec.PUBLISH, 1, bytes(11))]
     assert decoder.feed(codec.encode(codec.PUBLISH, 1, bytes(12))) == []
-    assert str(decoder.error) == "frame length 21 is not in 9..20"
+    assert decoder.error == "frame length 21 is not in 9..20"
 
 
 def test_pending_shows_a_frame_cut_off() -> None:

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from tests.wire.serving import EVENT_LOOPS, Recorder, Server, client, is_turned_away, run_scenario, serving
-from wire.net.connection import LARGE_PART, WRITE, contained
+from wire.net.connection import LARGE_PART, WRITE, Connection, contained
 from wire.net.limits import Closure
-from wire.net.listener import Connection
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -55,7 +54,7 @@ def test_data_arrives_whole_however_it_is_cut(run: Run) -> None:
             big = b"x" * 3_000_000
             writer.write(big)
             await session.has_data(b"hello" + big)
-            assert server.listener.stats.bytes_in == 3_000_005
+            assert session.connection.bytes_in == 3_000_005
 
     run(scenario())
 
@@ -75,7 +74,7 @@ def test_a_session_answers_and_knows_its_client(run: Run) -> None:
             assert connection.peer_certificate is None
             assert connection.listener is server.listener
             stats = server.listener.stats
-            assert (stats.accepted, stats.current, stats.bytes_in, stats.bytes_out) == (1, 1, 5, 5)
+            assert (stats.accepted, stats.current, connection.bytes_in, connection.bytes_out) == (1, 1, 5, 5)
 
     run(scenario())
 
@@ -150,7 +149,7 @@ def test_parts_arrive_as_one_whole_and_the_sessions_list_is_its_own(run: Run) ->
                 connection.write_parts(parts)
                 parts.clear()
                 assert await reader.readexactly(len(whole)) == whole
-            assert server.listener.stats.bytes_out == connection.bytes_out == 4 + 3 * len(large)
+            assert connection.bytes_out == 4 + 3 * len(large)
             connection.close()
             connection.write_parts([large])
             assert await reader.read() == b""

@@ -106,7 +106,7 @@ def test_too_many_strangers_cost_the_one_that_has_been_strange_longest() -> None
     limits.know(second)  # it is gone
 
 
-@pytest.mark.parametrize("name", ["max_connections", "idle_timeout", "drain_timeout"])
+@pytest.mark.parametrize("name", ["max_connections", "idle_timeout"])
 def test_a_negative_limit_is_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be 0"):
         ListenerOptions(**{name: -1})  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ import pytest
 from tests.wire.serving import EVENT_LOOPS, Recorder, Server, client, is_turned_away, run_scenario, serving
 from wire.net.address import HostPort
 from wire.net.limits import Closure, ConnectionLimits, LogThrottle, Refusal
-from wire.net.listener import ListenError
+from wire.net.sockets import ListenError
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -182,9 +182,9 @@ def test_a_client_that_ignores_the_end_does_not_count_as_cut_off(run: Run) -> No
 def test_stopping_twice_or_before_the_start_does_no_harm(run: Run) -> None:
     async def scenario() -> None:
         async with serving() as server:
-            assert await server.listener.stop() == 0
-            assert await server.listener.stop() == 0
-        assert await Server(Recorder).listener.stop() == 0
+            assert await server.listener.stop(10) == 0
+            assert await server.listener.stop(10) == 0
+        assert await Server(Recorder).listener.stop(10) == 0
 
     run(scenario())
 

@@ -9,8 +9,9 @@ import msgpack  # type: ignore[import-untyped]
 
 from tests.waiting import wait_until
 from tests.wire.broker import Address, Database, Raw
-from wire.overhop.codec import decoder
-from wire.overhop.codec.decoder import Code, OverhopEnvelope, Type
+from wire.overhop.codec import encoder
+from wire.overhop.codec.decoder import OverhopEnvelope
+from wire.overhop.codec.names import Code, Type
 
 Payload = dict[str, Any]
 
@@ -57,7 +58,7 @@ class Peer(Raw):
     def request(self, t: int, p: Payload | None = None, **more: Any) -> str:
         """Send a request, not waiting for its answer; its request id."""
         rid = next(self._rids)
-        self.send(decoder.encode(t, rid, (p or {}) | more))
+        self.send(encoder.encode(t, rid, (p or {}) | more))
         return rid
 
     def reply(self, rid: str) -> OverhopEnvelope:
@@ -108,7 +109,7 @@ class Peer(Raw):
         rids = [str(next(self._rids)) for _ in payloads]
         self.send(
             *(
-                decoder.encode(Type.ENQUEUE, rid, {"q": q, "job_payload": payload} | options)
+                encoder.encode(Type.ENQUEUE, rid, {"q": q, "job_payload": payload} | options)
                 for rid, payload in zip(rids, payloads, strict=True)
             )
         )

@@ -12,7 +12,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from tests.waiting import PATIENCE
-from wire.overhop.codec.decoder import PUSH_RID, Decoder, OverhopEnvelope, Type, encode, format_timestamp
+from wire.overhop.codec.decoder import Decoder, OverhopEnvelope
+from wire.overhop.codec.encoder import encode
+from wire.overhop.codec.names import PUSH_RID, Type
+from wire.overhop.codec.timestamps import format_timestamp
 
 WID = "6f1c0a52-0c60-4d06-9c8d-5c4a0c1f2b11"
 SID = "0b8b1f0e-4d0c-4a57-8a39-2d8f5b3f7a10"

@@ -11,7 +11,8 @@ import pytest
 from queues.engine import Content, LocalQueue, PushRun
 from queues.engine.message import Detail
 from wire.overhop.assignments import Assignments, Pushed
-from wire.overhop.codec.decoder import Decoder, Type
+from wire.overhop.codec.decoder import Decoder
+from wire.overhop.codec.names import Type
 from wire.overhop.consumer import Consumer
 from wire.overhop.payloads import AllJobNames
 

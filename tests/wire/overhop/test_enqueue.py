@@ -11,8 +11,9 @@ from uuid import UUID
 import pytest
 
 from queues.engine import Publisher, QueueFull, StoreUnavailable
-from wire.overhop.codec.decoder import Code, err, ok
+from wire.overhop.codec.encoder import err, ok
 from wire.overhop.codec.fields import forbidden
+from wire.overhop.codec.names import Code
 from wire.overhop.codec.runs import JobRun
 from wire.overhop.enqueue import Enqueuer
 from wire.overhop.payloads import AllJobNames, JobNames

@@ -2,7 +2,7 @@
 
 import pytest
 
-from wire.overhop.codec.decoder import Type
+from wire.overhop.codec.names import Type
 from wire.overhop.machine import TABLE, Action, Conversation, Event, Limits, State
 
 EXPECTED = """
@@ -41,7 +41,7 @@ def conversation(state: State) -> Conversation:
     if state is State.REGISTERED:
         it.on_message(Type.REGISTER, 0)
     if state is State.CLOSED:
-        it.on_disconnect(0)
+        it.on(Event.DISCONNECT, 0)
     assert it.state is state
     return it
 
@@ -69,7 +69,7 @@ def test_an_unknown_type_or_one_of_a_server_ends_the_connection(t: int, state: S
 @pytest.mark.parametrize("state", [State.CONNECTED, State.HELLOED, State.CHALLENGED, State.REGISTERED])
 def test_a_payload_of_the_wrong_shape_ends_the_connection(state: State) -> None:
     it = conversation(state)
-    assert (it.on_wrong_shape(1), it.state) == (Action.VIOLATION, State.CLOSED)
+    assert (it.on(Event.WRONG, 1), it.state) == (Action.VIOLATION, State.CLOSED)
 
 
 def test_a_worker_says_hello_then_registers_and_has_all_the_time_then() -> None:
@@ -129,7 +129,7 @@ def test_a_registration_that_was_never_challenged_is_never_late() -> None:
 def test_nothing_happens_after_the_end(t: int) -> None:
     it = conversation(State.CLOSED)
     assert it.on_message(t, 1) is Action.IGNORE
-    assert it.on_wrong_shape(1) is Action.IGNORE
+    assert it.on(Event.WRONG, 1) is Action.IGNORE
     assert it.on_heartbeat(1e9) is Action.IGNORE
     assert (it.state, it.deadline) == (State.CLOSED, None)
 

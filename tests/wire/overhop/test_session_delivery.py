@@ -12,8 +12,8 @@ from queues.operations.messages import put_back
 from tests.waiting import wait_until
 from tests.wire.broker import Database
 from tests.wire.overhop.peer import Peer, change_policy, error_code, make_queue
-from wire.overhop.codec import decoder
-from wire.overhop.codec.decoder import Code, Type
+from wire.overhop.codec import encoder
+from wire.overhop.codec.names import Code, Type
 
 SOON = timedelta(seconds=0.3)
 LATE_ENOUGH = timedelta(seconds=4)
@@ -154,8 +154,8 @@ def test_jobs_of_several_queues_finished_in_one_packet_are_answered_each_in_its_
     random.Random(3).shuffle(jids)
     wrong = [f"{queue}:{UUID(int=0)}", jids[0].upper(), jids[4]]  # unknown, of another queue, done already
     order = [*jids[:5], wrong[0], *jids[5:12], wrong[1], wrong[2], *jids[12:]]
-    frames = [decoder.encode(Type.DONE, jid, {"jid": jid}) for jid in order]
-    frames[3] = decoder.encode(Type.DONE, order[3], {"jid": order[3], "result": "with"})
+    frames = [encoder.encode(Type.DONE, jid, {"jid": jid}) for jid in order]
+    frames[3] = encoder.encode(Type.DONE, order[3], {"jid": order[3], "result": "with"})
     worker.send(*frames)
     replies = [worker.reply(jid) for jid in order]
     assert [reply.rid for reply in replies if reply.t == Type.ERR] == wrong

@@ -10,7 +10,7 @@ import pytest
 from tests.waiting import wait_until
 from tests.wire.broker import Broker, Database
 from tests.wire.overhop.peer import Peer, make_queue
-from wire.overhop.codec.decoder import Type
+from wire.overhop.codec.names import Type
 
 SOON = timedelta(seconds=0.3)
 

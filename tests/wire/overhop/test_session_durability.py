@@ -13,7 +13,7 @@ from brokersite.rigs.torture.database import TortureDatabase
 from tests.waiting import wait_until
 from tests.wire.broker import LEASED, Broker, Database, make_url
 from tests.wire.overhop.peer import Peer, error_code, make_queue
-from wire.overhop.codec.decoder import Code, Type
+from wire.overhop.codec.names import Code, Type
 
 SID = "8c7ac1b6-2a3c-4d5e-8f90-a1b2c3d4e5f6"
 

@@ -11,11 +11,11 @@ import pytest
 from tests.wire.broker import Broker
 from tests.wire.overhop.codec.test_messages import EMPTY, OF_ANY_TYPE, OPTIONAL, SMALLEST
 from tests.wire.overhop.peer import Peer, framed
-from wire.overhop.codec import decoder
-from wire.overhop.codec.decoder import Code, Type
+from wire.overhop.codec import encoder
+from wire.overhop.codec.names import Code, Type
 
 SID = "8c7ac1b6-2a3c-4d5e-8f90-a1b2c3d4e5f6"
-HELLO = decoder.encode(Type.HELLO, "a", {})
+HELLO = encoder.encode(Type.HELLO, "a", {})
 REQUESTS = [kind for kind in Type if Type.REGISTER < kind < Type.OK]
 
 ENVELOPE = {"p": {}, "rid": "a", "t": 3, "v": 2}
@@ -81,8 +81,8 @@ FIRST_TIER: dict[str, bytes] = {
 def test_bytes_that_are_no_overhop_end_a_connection_without_an_answer(broker: Broker, worker: Peer, name: str) -> None:
     with Peer(broker.overhop, register=False) as stranger:
         stranger.send(HELLO, FIRST_TIER[name])
-        assert stranger.rest() == decoder.encode(Type.HI, "a", {})
-    worker.send(decoder.encode(Type.PING, "before", {}), FIRST_TIER[name], decoder.encode(Type.PING, "after", {}))
+        assert stranger.rest() == encoder.encode(Type.HI, "a", {})
+    worker.send(encoder.encode(Type.PING, "before", {}), FIRST_TIER[name], encoder.encode(Type.PING, "after", {}))
     assert worker.read().rid == "before"
     worker.ended()
 
@@ -143,7 +143,7 @@ def test_a_wrong_shape_ends_a_worker_with_an_error(worker: Peer, t: Type, p: dic
 
 def test_answers_to_what_came_before_a_violation_are_still_sent(worker: Peer, queue: str) -> None:
     rids = [worker.request(Type.GQUEUE, q=queue), worker.request(Type.ENQUEUE, q=queue), worker.request(Type.LQUEUES)]
-    worker.send(decoder.encode(200, "wrong", {}))
+    worker.send(encoder.encode(200, "wrong", {}))
     assert [worker.read().rid for _ in range(4)] == [*rids, "wrong"]
     worker.ended()
 

@@ -15,8 +15,8 @@ import pytest
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import Broker, Database
 from tests.wire.overhop.peer import Peer, error_code
-from wire.overhop.codec import decoder
-from wire.overhop.codec.decoder import Code, Type
+from wire.overhop.codec import encoder
+from wire.overhop.codec.names import Code, Type
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors.json").read_text())["overhop"]
 BYTES = {name: bytes.fromhex(text) for name, text in VECTORS.items()}
@@ -66,9 +66,9 @@ def test_8_mib_in_a_header_is_not_too_much(client: Peer) -> None:
 
 
 def test_hello_hi_register_ok(client: Peer) -> None:
-    client.send(decoder.encode(Type.HELLO, "a rid", {}))
+    client.send(encoder.encode(Type.HELLO, "a rid", {}))
     assert client.read() == (Type.HI, "a rid", {})
-    client.send(decoder.encode(Type.REGISTER, "ünother", {}))
+    client.send(encoder.encode(Type.REGISTER, "ünother", {}))
     answer = client.read()
     assert (answer.t, answer.rid, set(answer.p)) == (Type.OK, "ünother", {"wid"})
     assert str(UUID(answer.p["wid"])) == answer.p["wid"]
@@ -79,7 +79,7 @@ def test_each_worker_has_an_id_of_its_own(worker: Peer, other: Peer) -> None:
 
 
 def test_fields_of_hello_are_ignored(client: Peer) -> None:
-    client.send(decoder.encode(Type.HELLO, "a", {"client": "x", "version": 7, "nil": None}))
+    client.send(encoder.encode(Type.HELLO, "a", {"client": "x", "version": 7, "nil": None}))
     assert client.read() == (Type.HI, "a", {})
 
 
@@ -107,10 +107,10 @@ def test_register_carries_nothing(client: Peer, p: dict[str, object]) -> None:
 
 def test_frames_after_a_violation_are_not_answered(broker: Broker, client: Peer) -> None:
     client.send(
-        decoder.encode(Type.HELLO, "a", {}),
-        decoder.encode(Type.PING, "b", {}),
-        decoder.encode(Type.REGISTER, "c", {}),
-        decoder.encode(Type.PING, "d", {}),
+        encoder.encode(Type.HELLO, "a", {}),
+        encoder.encode(Type.PING, "b", {}),
+        encoder.encode(Type.REGISTER, "c", {}),
+        encoder.encode(Type.PING, "d", {}),
     )
     assert client.read().t == Type.HI
     refusal = client.read()
@@ -119,8 +119,8 @@ def test_frames_after_a_violation_are_not_answered(broker: Broker, client: Peer)
 
 
 def test_a_request_id_that_a_client_calls_0_is_echoed(client: Peer) -> None:
-    client.send(decoder.encode(Type.HELLO, "0", {}))
-    assert client.take(len(decoder.encode(Type.HI, "0", {}))) == decoder.encode(Type.HI, "0", {})
+    client.send(encoder.encode(Type.HELLO, "0", {}))
+    assert client.take(len(encoder.encode(Type.HI, "0", {}))) == encoder.encode(Type.HI, "0", {})
 
 
 def test_a_connection_may_end_at_any_time(broker: Broker, worker: Peer) -> None:

@@ -15,12 +15,12 @@ from tests.waiting import PATIENCE
 from tests.wire.broker import Broker
 from tests.wire.overhop.peer import Peer, framed
 from tests.wire.overhop.test_session_errors import FIRST_TIER
-from wire.overhop.codec import decoder
-from wire.overhop.codec.decoder import Type
+from wire.overhop.codec import encoder
+from wire.overhop.codec.names import Type
 
 MIB = 1 << 20
-HELLO = decoder.encode(Type.HELLO, "a", {})
-REGISTER = decoder.encode(Type.REGISTER, "b", {})
+HELLO = encoder.encode(Type.HELLO, "a", {})
+REGISTER = encoder.encode(Type.REGISTER, "b", {})
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def mutated(rng: random.Random) -> bytes:
     requests = [
         HELLO,
         REGISTER,
-        *(decoder.encode(t, "r", {"q": "hostile", "jid": "x", "n": [1, {"a": b"b"}]}) for t in range(3, 30)),
+        *(encoder.encode(t, "r", {"q": "hostile", "jid": "x", "n": [1, {"a": b"b"}]}) for t in range(3, 30)),
     ]
     data = bytearray(b"".join(requests))
     for _ in range(rng.randint(1, 8)):
@@ -101,7 +101,7 @@ def test_a_length_that_is_only_claimed_takes_no_memory(broker: Broker, worker: P
 
 def test_a_request_id_of_megabytes_is_echoed(worker: Peer) -> None:
     rid = "é" * MIB
-    worker.send(decoder.encode(Type.PING, rid, {}))
+    worker.send(encoder.encode(Type.PING, rid, {}))
     assert worker.read().rid == rid
     worker.ask(Type.PING)
 
@@ -122,7 +122,7 @@ def flood(peer: Peer, data: bytes) -> int:
 def test_a_client_that_does_not_read_answers_is_not_read_from(broker: Broker, worker: Peer, t: Type) -> None:
     with Peer(broker.overhop) as flooder:
         p = {"jid": "none"} if t == Type.ACK else {}
-        sent = flood(flooder, decoder.encode(t, "r" * 100, p) * 1000)
+        sent = flood(flooder, encoder.encode(t, "r" * 100, p) * 1000)
         assert sent < 64 * MIB
         worker.ask(Type.PING)
 

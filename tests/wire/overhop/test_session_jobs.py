@@ -11,7 +11,8 @@ import pytest
 
 from tests.wire.broker import Database
 from tests.wire.overhop.peer import Payload, Peer, make_queue
-from wire.overhop.codec.decoder import Code, Type, format_timestamp
+from wire.overhop.codec.names import Code, Type
+from wire.overhop.codec.timestamps import format_timestamp
 
 SID = "8c7ac1b6-2a3c-4d5e-8f90-a1b2c3d4e5f6"
 LATER = "2999-01-01T00:00:00+00:00"

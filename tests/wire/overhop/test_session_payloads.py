@@ -13,7 +13,7 @@ from django.db import transaction
 from queues.api import InvalidMessage, publish
 from tests.wire.broker import Blip, Broker, Database, Sspq, put
 from tests.wire.overhop.peer import Peer, make_queue
-from wire.overhop.codec.decoder import Type
+from wire.overhop.codec.names import Type
 
 JSON, MSGPACK = "application/json", "application/msgpack"
 

@@ -9,8 +9,9 @@ import pytest
 
 from tests.wire.broker import Broker, Database
 from tests.wire.overhop.peer import Peer, make_queue
-from wire.overhop.codec import decoder
-from wire.overhop.codec.decoder import OverhopEnvelope, Type
+from wire.overhop.codec import encoder
+from wire.overhop.codec.decoder import OverhopEnvelope
+from wire.overhop.codec.names import Type
 
 LATER = "2999-01-01T00:00:00Z"
 
@@ -46,7 +47,7 @@ def conversation(queue: str) -> list[bytes]:
         (Type.DONE, {"jid": f"{queue}:8c7ac1b6-2a3c-4d5e-8f90-a1b2c3d4e5f6"}),
         (Type.GOODBYE, {}),
     ]
-    return [decoder.encode(t, f"rid-{number}", p) for number, (t, p) in enumerate(requests)]
+    return [encoder.encode(t, f"rid-{number}", p) for number, (t, p) in enumerate(requests)]
 
 
 def told(message: OverhopEnvelope, ids: dict[str, str]) -> Any:
@@ -157,7 +158,7 @@ def test_thousands_of_requests_in_one_go_are_answered_in_order(worker: Peer, oth
     requests = [kinds[number % len(kinds)] for number in range(2000)]
     for number in (500, 1200, 1999):
         requests[number] = (Type.GQUEUE, {"q": queue})
-    worker.send(*(decoder.encode(t, str(number), p) for number, (t, p) in enumerate(requests, 1)))
+    worker.send(*(encoder.encode(t, str(number), p) for number, (t, p) in enumerate(requests, 1)))
     replies = [worker.reply(str(number)) for number in range(1, 2001)]
     for (t, p), reply in zip(requests, replies, strict=True):
         wrong = p.get("q") == "nowhere" or t == Type.ACK
@@ -175,7 +176,7 @@ def test_first_jobs_of_many_queues_in_one_go_are_answered_as_if_they_came_one_by
         outcomes += [({"q": f"{queue}-nowhere"}, "QUEUE_NOT_FOUND")]
         outcomes += [({"q": "_system", "job_payload": number}, "SYSTEM_QUEUE_FORBIDDEN")] * (1 + number % 20)
         outcomes += [({"q": f"{queue}\0", "job_payload": number}, "QUEUE_NOT_FOUND")]
-    worker.send(*(decoder.encode(Type.ENQUEUE, f"{n:03}", p) for n, (p, _) in enumerate(outcomes)))
+    worker.send(*(encoder.encode(Type.ENQUEUE, f"{n:03}", p) for n, (p, _) in enumerate(outcomes)))
     for n, (p, code) in enumerate(outcomes):
         reply = worker.reply(f"{n:03}")
         assert reply.p.get("code", "") == code, (p, reply)

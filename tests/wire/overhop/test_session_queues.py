@@ -10,7 +10,7 @@ import pytest
 from tests.waiting import wait_until
 from tests.wire.broker import Broker, Database
 from tests.wire.overhop.peer import Peer, make_queue
-from wire.overhop.codec.decoder import Code, Type
+from wire.overhop.codec.names import Code, Type
 
 SID = "8c7ac1b6-2a3c-4d5e-8f90-a1b2c3d4e5f6"
 STATUSES = {"new", "waiting", "delayed", "completed", "failed", "active"}

@@ -10,8 +10,8 @@ import pytest
 from tests.waiting import wait_until
 from tests.wire.broker import Broker, Database
 from tests.wire.overhop.peer import Peer, make_queue
-from wire.overhop.codec import decoder
-from wire.overhop.codec.decoder import Code, Type
+from wire.overhop.codec import encoder
+from wire.overhop.codec.names import Code, Type
 
 MOST = 2**32 - 1
 
@@ -245,7 +245,7 @@ def test_a_higher_priority_overtakes_a_memory_that_is_full(store: Database) -> N
         other.enqueue(queue, "less urgent", priority=-1)
         jobs = []
         for _ in range(1002):
-            worker.send(decoder.encode(Type.CREDIT, "c", {"sid": sid, "credits": 1}))
+            worker.send(encoder.encode(Type.CREDIT, "c", {"sid": sid, "credits": 1}))
             worker.reply("c")
             quest = worker.quest()
             jobs.append(quest["job_payload"])

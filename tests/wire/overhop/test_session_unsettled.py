@@ -11,7 +11,8 @@ from tests.tables import altering
 from tests.waiting import wait_until
 from tests.wire.broker import Broker, Database
 from tests.wire.overhop.peer import Peer, error_code, make_queue
-from wire.overhop.codec.decoder import Code, Type, encode_value
+from wire.overhop.codec.encoder import encode_value
+from wire.overhop.codec.names import Code, Type
 
 
 @contextmanager

@@ -20,16 +20,10 @@ from tests.process import Process
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import Broker, Database
 from wire.overhop.client import Client
-from wire.overhop.codec.decoder import (
-    Code,
-    CodecError,
-    Decoder,
-    OverhopEnvelope,
-    Type,
-    decode_value,
-    encode,
-    encode_value,
-)
+from wire.overhop.codec.decoder import Decoder, OverhopEnvelope, decode_value
+from wire.overhop.codec.encoder import encode, encode_value
+from wire.overhop.codec.msgpack_check import CodecError
+from wire.overhop.codec.names import Code, Type
 
 PAGE = (Path(CHECKOUT) / "docs/protocols/overhop.md").read_text()
 BLOCKS = re.findall(r"^```text\n(.*?)^```$", PAGE, re.M | re.S)

@@ -14,7 +14,8 @@ import pytest
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import Broker, Database
 from tests.wire.overhop.peer import Peer, make_queue
-from wire.overhop.codec.decoder import Type, format_timestamp, parse_timestamp
+from wire.overhop.codec.names import Type
+from wire.overhop.codec.timestamps import format_timestamp, parse_timestamp
 
 JOBS = 120
 WORKERS = 10

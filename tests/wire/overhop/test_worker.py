@@ -18,9 +18,10 @@ import pytest
 from tests.waiting import PATIENCE
 from tests.wire.net.test_tls import Authority
 from tests.wire.overhop.scripted import NOISE, SID, Broker, ClosedPort, Peer, jid
+from wire.client.backoff import Backoff
 from wire.client.errors import ProtocolViolation, TlsFailed
 from wire.overhop import worker as module
-from wire.overhop.codec.decoder import Type
+from wire.overhop.codec.names import Type
 from wire.overhop.errors import QueueNotFound, Unavailable
 from wire.overhop.worker import AsyncWorker, Retry, Worker
 
@@ -610,7 +611,7 @@ def test_a_broker_that_is_not_there_yet_is_waited_for(
 
 
 def test_the_pauses_between_attempts_grow_and_are_never_quite_the_same() -> None:
-    pauses = module._pauses()
+    pauses = Backoff(module.FIRST_PAUSE, module.LONGEST_PAUSE).delays()
     for longest in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30):
         assert longest / 2 <= next(pauses) <= longest
     assert len({next(pauses) for _ in range(5)}) == 5

@@ -14,7 +14,7 @@ import pytest
 from tests.waiting import wait_until
 from tests.wire.broker import DEAD, NO_RECEIVE, Blip, Broker, Database, Sspq, message, put
 from tests.wire.overhop.peer import Peer
-from wire.overhop.codec.decoder import Type
+from wire.overhop.codec.names import Type
 from wire.sspq import codec
 from wire.sspq.codec import CONFIRM_PACKET, DEAD_RECEIVE_PACKET, RECEIVE_PACKET, encode_send
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +92,7 @@ class Command(BaseCommand):
         )  # fmt: skip
         parser.add_argument("--sspq-no-dead-letters", action="store_true", help="answer DEAD_RECEIVE with NO_RECEIVE")
         parser.add_argument(
-            "--processes",
-            type=int,
-            default=1,
-            metavar="N",
-            help="processes that share the ports (default: 1)",
+            "--processes", type=int, default=1, metavar="N", help="processes that share the ports (default: 1)"
         )
         parser.add_argument(
             "--status", type=address, metavar="HOST:PORT", help="serve /healthz, /readyz and /metrics here"
@@ -103,14 +100,20 @@ class Command(BaseCommand):
         parser.add_argument("--share-ports", nargs=3, metavar=("DIRECTORY", "NUMBER", "N"), help=argparse.SUPPRESS)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if not any(options[listener] for listener in ("overhop", "blipmq", "sspq", "sspq_also")):
+        sspq = [(options["sspq"], options["sspq_queue"])] if options["sspq"] else []
+        options["sspq"] = sspq = [*sspq, *options["sspq_also"]]
+        unguarded = {"Overhop": [options["overhop"]], "SSPQ": [where for where, _ in sspq]}
+        addresses = [where for where in (options["blipmq"], *chain(*unguarded.values())) if where is not None]
+        if not addresses:
             raise CommandError("Every listener is off: there is nothing to serve.")
         if options["processes"] < 1:
             raise CommandError("--processes must be 1 or more.")
         if options["processes"] > 1:
-            self._refuse_port_zero(options)
+            if any(where.port == 0 for where in addresses):
+                raise CommandError("With --processes the listeners need ports of their own, not 0.")
             raise SystemExit(run_processes(options["processes"], settings.BROKER_DRAIN_TIMEOUT, self._say))
-        self._warn(options)
+        for protocol, listeners in unguarded.items():
+            self._warn(protocol, [where for where in listeners if where is not None])
         try:
             run(self._wire_options(options), self._say)
         except psycopg.OperationalError as error:
@@ -118,36 +121,21 @@ class Command(BaseCommand):
         except (BrokerError, OSError) as error:
             raise CommandError(str(error)) from error
 
-    def _warn(self, options: dict[str, Any]) -> None:
-        sspq = [options["sspq"]] if options["sspq"] else []
-        sspq += [where for where, _ in options["sspq_also"]]
-        overhop = [options["overhop"]] if options["overhop"] else []
-        for protocol, addresses in (("Overhop", overhop), ("SSPQ", sspq)):
-            for warning in check_unguarded(
-                protocol,
-                addresses,
-                allow_list=bool(settings.BROKER_ALLOW),
-                client_certificates=bool(settings.BROKER_TLS_CLIENT_CA),
-            ):
-                self.stderr.write(self.style.WARNING(str(warning)))
+    def _warn(self, protocol: str, addresses: list[HostPort]) -> None:
+        guards = bool(settings.BROKER_ALLOW), bool(settings.BROKER_TLS_CLIENT_CA)
+        for warning in check_unguarded(protocol, addresses, allow_list=guards[0], client_certificates=guards[1]):
+            self.stderr.write(self.style.WARNING(str(warning)))
 
     def _say(self, line: str) -> None:
         self.stdout.write(line)
         self.stdout.flush()
 
     @staticmethod
-    def _refuse_port_zero(options: dict[str, Any]) -> None:
-        addresses = [options[name] for name in ("overhop", "blipmq", "sspq")]
-        addresses += [where for where, _ in options["sspq_also"]]
-        if any(where is not None and where.port == 0 for where in addresses):
-            raise CommandError("With --processes the listeners need ports of their own, not 0.")
-
-    @staticmethod
     def _wire_options(options: dict[str, Any]) -> WireOptions:
         tls = None
         if settings.BROKER_TLS_CERT:
             tls = server_context(settings.BROKER_TLS_CERT, settings.BROKER_TLS_KEY, settings.BROKER_TLS_CLIENT_CA)
-        sspq = [(options["sspq"], options["sspq_queue"])] if options["sspq"] else []
+        place = place_of(*options["share_ports"]) if options["share_ports"] else None
         listener = ListenerOptions(
             max_connections=settings.BROKER_MAX_CONNECTIONS,
             max_connections_per_address=settings.BROKER_MAX_CONNECTIONS_PER_ADDRESS,
@@ -155,7 +143,6 @@ class Command(BaseCommand):
             partial_bytes=settings.BROKER_PARTIAL_BYTES,
             handshake_timeout=settings.BROKER_HANDSHAKE_TIMEOUT,
             idle_timeout=settings.BROKER_IDLE_TIMEOUT,
-            drain_timeout=settings.BROKER_DRAIN_TIMEOUT,
             tls=tls,
         )
         return WireOptions(
@@ -175,14 +162,14 @@ class Command(BaseCommand):
                 most_subscriptions=settings.BROKER_OVERHOP_MAX_SUBSCRIPTIONS,
             ),
             blipmq=options["blipmq"],
-            sspq=tuple(sspq + options["sspq_also"]),
-            status=options["status"],
+            sspq=tuple(options["sspq"]),
+            status=None if place is not None and place.number else options["status"],  # the first one's is for all
             sspq_dead_letters=not options["sspq_no_dead_letters"],
             max_frame=settings.BROKER_MAX_FRAME,
             quotas=Quotas(
                 connections_per_key=settings.BROKER_MAX_CONNECTIONS_PER_KEY,
                 pending_bytes=settings.BROKER_PENDING_BYTES_PER_CLIENT,
             ),
-            place=place_of(*options["share_ports"]) if options["share_ports"] else None,
+            place=place,
             drain_timeout=settings.BROKER_DRAIN_TIMEOUT,
         )

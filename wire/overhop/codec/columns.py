@@ -15,11 +15,12 @@ from typing import overload
 class AlikeTexts(Sequence[bytes]):
     """Texts of one length that differ in few places."""
 
-    __slots__ = ("_columns", "_count", "_pattern")
+    __slots__ = ("_columns", "_count", "pattern")
 
     def __init__(self, pattern: bytes, columns: dict[int, bytes], count: int) -> None:
         """`pattern` is one of them, with zeros in the places of the columns."""
-        self._pattern = pattern
+        #: One of them, with zeros where they may differ.
+        self.pattern = pattern
         self._columns = columns
         self._count = count
 
@@ -45,33 +46,28 @@ class AlikeTexts(Sequence[bytes]):
     def __getitem__(self, at: int | slice) -> bytes | AlikeTexts:
         if isinstance(at, slice):
             count = len(range(*at.indices(self._count)))
-            return AlikeTexts(self._pattern, {place: column[at] for place, column in self._columns.items()}, count)
+            return AlikeTexts(self.pattern, {place: column[at] for place, column in self._columns.items()}, count)
         if not -self._count <= at < self._count:
             raise IndexError(at)
-        text = bytearray(self._pattern)
+        text = bytearray(self.pattern)
         for place, column in self._columns.items():
             text[place] = column[at]
         return bytes(text)
 
     def __iter__(self) -> Iterator[bytes]:
-        texts, size = bytes(write_frames([self], self._count)), len(self._pattern)
+        texts, size = bytes(write_frames([self], self._count)), len(self.pattern)
         return (texts[at : at + size] for at in range(0, len(texts), size))
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, AlikeTexts) and self._columns.keys() == other._columns.keys():
-            return (self._count, self._pattern, self._columns) == (other._count, other._pattern, other._columns)
+            return (self._count, self.pattern, self._columns) == (other._count, other.pattern, other._columns)
         return isinstance(other, Sequence) and [*self] == [*other]
 
     __hash__ = None  # type: ignore[assignment]
 
     def isascii(self) -> bool:
         """Whether all are ASCII."""
-        return self._pattern.isascii() and all(map(bytes.isascii, self._columns.values()))
-
-    @property
-    def pattern(self) -> bytes:
-        """One of them, with zeros where they may differ."""
-        return self._pattern
+        return self.pattern.isascii() and all(map(bytes.isascii, self._columns.values()))
 
     def write(self, frames: bytearray, at: int, stride: int) -> None:
         """Write what differs into as many frames of `stride` bytes, in each of which a text begins at `at`."""

@@ -13,24 +13,13 @@ a stranger's bytes and the MessagePack library.
 from __future__ import annotations
 
 import struct
-from abc import ABC, abstractmethod
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from abc import abstractmethod
+from typing import Any, Final, NamedTuple
 
 from msgpack import unpackb  # type: ignore[import-untyped]
 
-from wire.overhop.codec.encoder import (
-    ABSENT,
-    ENVELOPE_LIMIT,
-    RECORD_DEPTH,
-    Unencodable,
-    encode,
-    encode_packed,
-    encode_value,
-    enqueued,
-    err,
-    ok,
-    quest,
-)
+from wire.framing import F, FrameReader, StreamError
+from wire.overhop.codec.encoder import RECORD_DEPTH
 from wire.overhop.codec.msgpack_check import (
     ELEMENTS_PER_SMALL_CONTAINER,
     MAX_DEPTH,
@@ -39,33 +28,7 @@ from wire.overhop.codec.msgpack_check import (
     check,
     is_plain,
 )
-from wire.overhop.codec.names import PROTOCOL_VERSION, PUSH_RID, Code, Type
-from wire.overhop.codec.timestamps import format_timestamp, parse_timestamp
-
-__all__ = [
-    "ABSENT",
-    "ENVELOPE_LIMIT",
-    "MAX_DEPTH",
-    "MAX_ELEMENTS",
-    "MAX_ENVELOPE",
-    "PUSH_RID",
-    "Code",
-    "CodecError",
-    "Decoder",
-    "OverhopEnvelope",
-    "Type",
-    "Unencodable",
-    "decode_value",
-    "encode",
-    "encode_packed",
-    "encode_value",
-    "enqueued",
-    "err",
-    "format_timestamp",
-    "ok",
-    "parse_timestamp",
-    "quest",
-]
+from wire.overhop.codec.names import PROTOCOL_VERSION
 
 #: Bytes a frame's length may claim, unless configured otherwise: `ENVELOPE_LIMIT` is the most that can be.
 MAX_ENVELOPE: Final = 8 * 1024 * 1024
@@ -87,83 +50,41 @@ class OverhopEnvelope(NamedTuple):
     p: dict[str, Any]
 
 
-M = TypeVar("M")
-
-
-class FrameReader(ABC, Generic[M]):
-    """Cuts received bytes into messages. Feed it what the socket gave, in order.
-
-    `error` is None until the stream breaks a rule of the first tier (section "Errors"); from then on `feed`
-    returns nothing and the connection has to be closed without an answer. The kept part of an incomplete frame is
-    never more than its declared length, and each byte is copied a constant number of times however small the
-    pieces.
-    """
-
-    __slots__ = ("_depth", "_elements", "_limit", "_most_containers", "_need", "_rest", "error")
+class OverhopReader(FrameReader[F]):
+    """Cuts received bytes into messages. `error` is set by a rule of the first tier (section "Errors"): the connection
+    has to be closed without an answer."""
 
     def __init__(
-        self,
-        max_envelope: int = MAX_ENVELOPE,
-        *,
-        max_depth: int = MAX_DEPTH,
-        max_elements: int = MAX_ELEMENTS,
+        self, limit: int = MAX_ENVELOPE, *, max_depth: int = MAX_DEPTH, max_elements: int = MAX_ELEMENTS
     ) -> None:
-        """`max_envelope` is the largest length that is accepted, in bytes; the others are for one frame."""
-        self.error: str | None = None
-        self._limit = max_envelope
+        """`limit` is the largest length that is accepted, in bytes; the others are for one frame."""
+        super().__init__(limit)
         self._depth = max_depth
         self._elements = max_elements
         self._most_containers = min(max_depth, max_elements // ELEMENTS_PER_SMALL_CONTAINER)
-        self._rest = bytearray()
-        self._need = LENGTH_SIZE
 
-    @property
-    def pending(self) -> int:
-        """Bytes held of a frame that is not complete; not 0 at end of stream means it was cut off."""
-        return len(self._rest)
-
-    @property
-    def rest(self) -> bytes:
-        """The bytes of a frame that is not complete."""
-        return bytes(self._rest)
-
-    def feed(self, data: bytes) -> list[M]:
-        """Return the messages that `data` completes, in order; then look at `error`."""
-        found: list[M] = []
-        if self.error is not None:
-            return found
-        if self._rest:
-            if len(self._rest) + len(data) < self._need:
-                self._rest += data
-                return found
-            data = b"".join((self._rest, data))
-            self._rest = bytearray()
-        try:
-            self._cut(data, found)
-        except CodecError as error:
-            self.error = str(error)
-        return found
-
-    def _cut(self, data: bytes, found: list[M]) -> None:
-        """Add the messages that are whole and keep the rest; raise CodecError at the first that is none."""
+    def _cut(self, data: bytes, found: list[F]) -> int:
         limit = self._limit
-        at, end, need = 0, len(data), LENGTH_SIZE
+        at, end = 0, len(data)
         while end - at >= LENGTH_SIZE:
             (length,) = read_length(data, at)
-            if not 0 < length <= limit:
-                raise CodecError(f"frame length is {length}, not 1 to {limit}")
             start = at + LENGTH_SIZE
             stop = start + length
-            if stop > end:
-                need = LENGTH_SIZE + length
+            if stop > end or not 0 < length <= limit:
                 break
             at = self._read(data, start, stop, found)
-        if at < end:
-            self._rest += data[at:]
-            self._need = need
+        return at
+
+    def _size(self, rest: bytes) -> int:
+        if len(rest) < LENGTH_SIZE:
+            return LENGTH_SIZE
+        (length,) = read_length(rest)
+        if not 0 < length <= self._limit:
+            raise StreamError(f"frame length is {length}, not 1 to {self._limit}")
+        return LENGTH_SIZE + int(length)
 
     @abstractmethod
-    def _read(self, data: bytes, start: int, stop: int, found: list[M]) -> int:
+    def _read(self, data: bytes, start: int, stop: int, found: list[F]) -> int:
         """Add the message of the frame whose body is there, and perhaps of frames behind it; return where the last of
         these ends. Raises CodecError."""
 
@@ -183,10 +104,8 @@ class FrameReader(ABC, Generic[M]):
         raise CodecError(_what_is_wrong(envelope))
 
 
-class Decoder(FrameReader[OverhopEnvelope]):
-    """A `FrameReader` that gives each message by itself."""
-
-    __slots__ = ()
+class Decoder(OverhopReader[OverhopEnvelope]):
+    """Gives each message by itself."""
 
     @classmethod
     def for_client(cls, max_envelope: int = MAX_ENVELOPE) -> Decoder:
@@ -196,13 +115,6 @@ class Decoder(FrameReader[OverhopEnvelope]):
     def _read(self, data: bytes, start: int, stop: int, found: list[OverhopEnvelope]) -> int:
         found.append(self._decode(data[start:stop]))
         return stop
-
-
-def _unpack(data: bytes) -> Any:
-    try:
-        return unpackb(data)
-    except ValueError as error:
-        raise CodecError(f"not MessagePack as Overhop has it: {error}") from None
 
 
 def _what_is_wrong(envelope: Any) -> str:
@@ -222,4 +134,7 @@ def decode_value(data: bytes) -> Any:
     """Return the one value in `data`, as `encode_value` writes it; raise CodecError unless Overhop allows it."""
     if len(data) > _WORTH_A_LOOK or not is_plain(data, MAX_DEPTH):
         check(data)
-    return _unpack(data)
+    try:
+        return unpackb(data)
+    except ValueError as error:
+        raise CodecError(f"not MessagePack as Overhop has it: {error}") from None

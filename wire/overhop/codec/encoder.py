@@ -6,14 +6,12 @@ To be imported from `wire.overhop.codec.decoder`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
-from functools import lru_cache
 from typing import Any, Final
 
 from msgpack import ExtType, packb  # type: ignore[import-untyped]
 
 from wire.overhop.codec.msgpack_check import MAX_DEPTH, MAX_ELEMENTS, CodecError, check
-from wire.overhop.codec.names import LAST_CLIENT_TYPE, PROTOCOL_VERSION, PUSH_RID, Code, Type
+from wire.overhop.codec.names import LAST_CLIENT_TYPE, PROTOCOL_VERSION, Code, Type
 
 #: No receiver can be configured to take a longer envelope, in bytes.
 ENVELOPE_LIMIT: Final = 32 * 1024 * 1024
@@ -31,19 +29,10 @@ class Unencodable(ValueError):
     """Overhop has no such value, or no receiver accepts such a frame. Nothing was sent."""
 
 
-class Absent(Enum):
-    """For what may be left out where None has a meaning."""
-
-    ABSENT = "absent"
-
-
-ABSENT: Final = Absent.ABSENT
-
 _ATOMS = frozenset((str, bytes, bool, type(None)))
 _TEXT = frozenset((str,))
 _OK: Final = int(Type.OK)
 _ERR: Final = int(Type.ERR)
-_QUEST: Final = int(Type.QUEST)
 _EMPTY_MAP: Final = b"\x80"
 _SHORT_SIZE: Final = 32
 _SHORT: Final = tuple(bytes((0xA0 | size,)) for size in range(_SHORT_SIZE))  # heads of short strings
@@ -90,40 +79,12 @@ def encode_value(value: object) -> bytes:
 
 def ok(rid: str, p: dict[str, Any] | None = None) -> bytes:
     """Return the OK that answers the request `rid`."""
-    return encode(_OK, rid, p) if p else encode_packed(_OK, rid, _EMPTY_MAP)
+    return encode(_OK, rid, p or {})
 
 
-def enqueued(rid: str, jid: str) -> bytes:
-    """Return the OK that answers an ENQUEUE: what `ok` would, in half the time."""
-    return encode_packed(_OK, rid, b"\x81\xa3jid" + packb(jid))
-
-
-def err(rid: str, code: Code, msg: str, details: object = ABSENT) -> bytes:
-    """Return the ERR that answers the request `rid`; `details` may be any value, None among them."""
-    p: dict[str, Any] = {"code": code, "msg": msg}
-    if details is not ABSENT:
-        p["details"] = details
-    return encode(_ERR, rid, p)
-
-
-def quest(
-    sid: str, jid: str, q: str, job_payload: bytes, attempt: int, max_attempts: int | None, deadline: str | None
-) -> bytes:
-    """Return a QUEST, the push of a job, around a payload that `encode_value` has encoded.
-
-    `attempt` counts from 1; `deadline` is written as by `format_timestamp`.
-    """
-    before = packb({"attempt": attempt, "deadline": deadline, "jid": jid, "job_payload": None})
-    # A map of seven: the head is another, and the nil at the end gives way to the payload and what comes after it.
-    payload = b"".join((b"\x87", before[1:-1], job_payload, _after_job_payload(max_attempts, q, sid)))
-    return encode_packed(_QUEST, PUSH_RID, payload)
-
-
-@lru_cache(maxsize=1024)
-def _after_job_payload(max_attempts: int | None, q: str, sid: str) -> bytes:
-    """The end of a QUEST, which is mostly the same for a whole subscription, without the head of its map."""
-    packed: bytes = packb({"max_attempts": max_attempts, "q": q, "sid": sid})
-    return packed[1:]
+def err(rid: str, code: Code, msg: str) -> bytes:
+    """Return the ERR that answers the request `rid`."""
+    return encode(_ERR, rid, {"code": code, "msg": msg})
 
 
 def _packed(value: object) -> bytes:

@@ -5,23 +5,15 @@ from __future__ import annotations
 import re
 from datetime import datetime
 from typing import Any, Final
+from uuid import UUID
 
 from wire.overhop.codec.names import Code
 from wire.overhop.codec.timestamps import parse_timestamp
 
 MAX_NAME: Final = 255
-MAX_KEY: Final = 255
 #: Characters kept of an error, a reason or a log line; the rest is cut off.
 MAX_TEXT: Final = 2000
-MAX_ATTEMPTS: Final = 32767
-MAX_INTERVAL_MS: Final = 2**31 - 1
-MAX_CONCURRENCY: Final = 2**31 - 1
-MAX_CREDITS: Final = 2**32 - 1
-MAX_PAGE: Final = 2**31 - 1
-MAX_PAGE_SIZE: Final = 100
-MAX_PRIORITY: Final = 100
 
-UUID_LENGTH: Final = 36
 is_uuid = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}").fullmatch
 _any_uuid = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}", re.I | re.A).fullmatch
 
@@ -89,10 +81,7 @@ def in_range(value: int | None, least: int, most: int, code: Code, key: str) -> 
 
 def canonical_uuid(written: str) -> str | None:
     """Return a UUID in lower case and with hyphens, or None if it is none."""
-    if not _any_uuid(written):
-        return None
-    digits = written.replace("-", "").lower()
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    return str(UUID(written)) if _any_uuid(written) else None
 
 
 def moment(p: Payload, key: str) -> datetime:

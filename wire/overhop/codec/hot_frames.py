@@ -64,8 +64,6 @@ _JOB_PAYLOAD = b"\xabjob_payload"
 class QuestWriter:
     """Writes the QUESTs of one subscription."""
 
-    __slots__ = ("_tail",)
-
     def __init__(self, sid: str, q: str) -> None:
         self._tail = b"".join(
             (b"\xa1q", packed_text(q), b"\xa3sid", packed_text(sid), b"\xa3rid\xa10\xa1t\x6a\xa1v\x02")

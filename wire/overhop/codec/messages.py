@@ -13,20 +13,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from wire.overhop.codec.fields import (
-    MAX_ATTEMPTS,
-    MAX_CONCURRENCY,
-    MAX_CREDITS,
-    MAX_INTERVAL_MS,
-    MAX_KEY,
     MAX_NAME,
-    MAX_PAGE,
-    MAX_PAGE_SIZE,
-    MAX_PRIORITY,
-    UUID_LENGTH,
     DomainError,
     Payload,
     ShapeError,
@@ -42,37 +32,15 @@ from wire.overhop.codec.fields import (
 )
 from wire.overhop.codec.names import Code, Type
 
-__all__ = [
-    "DEFAULT_PAGE_SIZE",
-    "PARSERS",
-    "STATUSES",
-    "AddQueue",
-    "Credit",
-    "DomainError",
-    "Done",
-    "Enqueue",
-    "Fail",
-    "ListJobs",
-    "Log",
-    "ShapeError",
-    "Subscribe",
-    "add_queue",
-    "check",
-    "credit",
-    "done",
-    "enqueue",
-    "fail",
-    "goodbye",
-    "job_id",
-    "list_jobs",
-    "log",
-    "queue_name",
-    "split_job_id",
-    "subscribe",
-    "subscription_id",
-    "user_job_id",
-    "user_queue_name",
-]
+MAX_KEY: Final = 255
+MAX_ATTEMPTS: Final = 32767
+MAX_INTERVAL_MS: Final = 2**31 - 1
+MAX_CONCURRENCY: Final = 2**31 - 1
+MAX_CREDITS: Final = 2**32 - 1
+MAX_PAGE: Final = 2**31 - 1
+MAX_PAGE_SIZE: Final = 100
+MAX_PRIORITY: Final = 100
+UUID_LENGTH: Final = 36
 
 DEFAULT_PAGE_SIZE: Final = 15
 STATUSES: Final = ("new", "waiting", "delayed", "completed", "failed", "active")
@@ -100,13 +68,6 @@ class Subscribe(NamedTuple):
     credits: int
 
 
-class Credit(NamedTuple):
-    """CREDIT: 1 to 2³² - 1 credits more."""
-
-    sid: str
-    credits: int
-
-
 class AddQueue(NamedTuple):
     """ADDQUEUE: a name that is one, at least 1 job at a time or None for no limit."""
 
@@ -122,21 +83,6 @@ class ListJobs(NamedTuple):
     status: str
     page_size: int
     page: int
-
-
-class Done(NamedTuple):
-    """DONE: `result` is None when there is none."""
-
-    jid: str
-    result: Any
-
-
-class Fail(NamedTuple):
-    """FAIL: `retry_in_ms` is None to leave it to the queue's own backoff, 0 for at once."""
-
-    jid: str
-    error: str | None
-    retry_in_ms: int | None
 
 
 class Log(NamedTuple):
@@ -199,8 +145,8 @@ def subscription_id(p: Payload) -> str:
     return other
 
 
-def credit(p: Payload) -> Credit:
-    """CREDIT."""
+def credit(p: Payload) -> tuple[str, int]:
+    """CREDIT: the subscription, and the credits."""
     sid, credits = p.get("sid"), p.get("credits")
     if type(sid) is not str or not is_uuid(sid):
         sid = subscription_id(p)
@@ -208,7 +154,7 @@ def credit(p: Payload) -> Credit:
         credits = integer(p, "credits")
     if not 1 <= credits <= MAX_CREDITS:
         raise DomainError(Code.INVALID_CREDITS, f"credits is {credits}, not 1 to {MAX_CREDITS}")
-    return _new(Credit, (sid, credits))
+    return sid, credits
 
 
 def add_queue(p: Payload) -> AddQueue:
@@ -303,23 +249,23 @@ def list_jobs(p: Payload) -> ListJobs:
     return ListJobs(q, status, page_size, page)
 
 
-def done(p: Payload) -> Done:
-    """DONE."""
+def done(p: Payload) -> tuple[str, Any]:
+    """DONE: the job, and its result or None."""
     result = p.get("result")
     if result is None:
         text(p, "jid")
         given(p, "result")
-    return _new(Done, (job_id(p), result))
+    return job_id(p), result
 
 
-def fail(p: Payload) -> Fail:
-    """FAIL."""
+def fail(p: Payload) -> tuple[str, str | None, int | None]:
+    """FAIL: the job, the error, and milliseconds before the next attempt; None: the queue's own backoff, 0: at once."""
     text(p, "jid")
     error = kept_text(p, "error") if "error" in p else None
     retry_in_ms = integer(p, "retry_in_ms") if "retry_in_ms" in p else None
     jid = job_id(p)
     in_range(retry_in_ms, 0, MAX_INTERVAL_MS, Code.INVALID_RETRY_INTERVAL_MS, "retry_in_ms")
-    return Fail(jid, error, retry_in_ms)
+    return jid, error, retry_in_ms
 
 
 def log(p: Payload) -> Log:
@@ -334,39 +280,29 @@ def goodbye(p: Payload) -> str | None:
     return kept_text(p, "reason") if "reason" in p else None
 
 
-PARSERS: Final[Mapping[int, Callable[[Payload], object]]] = MappingProxyType(
-    {
-        int(Type.HELLO): anything,
-        int(Type.REGISTER): empty,
-        int(Type.PING): empty,
-        int(Type.GQUEUE): queue_name,
-        int(Type.LQUEUES): empty,
-        int(Type.SUBSCRIBE): subscribe,
-        int(Type.UNSUBSCRIBE): subscription_id,
-        int(Type.CREDIT): credit,
-        int(Type.ADDQUEUE): add_queue,
-        int(Type.STATUS): empty,
-        int(Type.RMQUEUE): user_queue_name,
-        int(Type.PAUSE): user_queue_name,
-        int(Type.RESUME): user_queue_name,
-        int(Type.ENQUEUE): enqueue,
-        int(Type.JOB): user_job_id,
-        int(Type.RMJOB): user_job_id,
-        int(Type.LSJOB): list_jobs,
-        int(Type.QSTATS): user_queue_name,
-        int(Type.ACK): job_id,
-        int(Type.DONE): done,
-        int(Type.FAIL): fail,
-        int(Type.BEAT): job_id,
-        int(Type.GOODBYE): goodbye,
-        int(Type.LOG): log,
-    }
-)
-
-
-def check(t: int, p: Payload) -> None:
-    """Raise ShapeError unless `t` is a request and `p` has its shape, DomainError for a value it may not have."""
-    parse = PARSERS.get(t)
-    if parse is None:
-        raise ShapeError(f"no request has type {t}")
-    parse(p)
+PARSERS: Final[Mapping[int, Callable[[Payload], object]]] = {
+    int(Type.HELLO): anything,
+    int(Type.REGISTER): empty,
+    int(Type.PING): empty,
+    int(Type.GQUEUE): queue_name,
+    int(Type.LQUEUES): empty,
+    int(Type.SUBSCRIBE): subscribe,
+    int(Type.UNSUBSCRIBE): subscription_id,
+    int(Type.CREDIT): credit,
+    int(Type.ADDQUEUE): add_queue,
+    int(Type.STATUS): empty,
+    int(Type.RMQUEUE): user_queue_name,
+    int(Type.PAUSE): user_queue_name,
+    int(Type.RESUME): user_queue_name,
+    int(Type.ENQUEUE): enqueue,
+    int(Type.JOB): user_job_id,
+    int(Type.RMJOB): user_job_id,
+    int(Type.LSJOB): list_jobs,
+    int(Type.QSTATS): user_queue_name,
+    int(Type.ACK): job_id,
+    int(Type.DONE): done,
+    int(Type.FAIL): fail,
+    int(Type.BEAT): job_id,
+    int(Type.GOODBYE): goodbye,
+    int(Type.LOG): log,
+}

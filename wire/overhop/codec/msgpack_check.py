@@ -9,13 +9,15 @@ Most small messages need no such walk: `is_plain` sees that from their bytes alo
 
 from typing import Final
 
+from wire.framing import StreamError
+
 #: Containers inside each other in one frame, the envelope being the first.
 MAX_DEPTH: Final = 64
 #: Values and keys in one frame, every container counting as one besides what it holds.
 MAX_ELEMENTS: Final = 250_000
 
 
-class CodecError(ValueError):
+class CodecError(StreamError):
     """The bytes are not Overhop: close the connection without an answer (section "Errors", first tier)."""
 
 
@@ -52,9 +54,7 @@ _SIZES: Final = bytes(_fixed_size(head) for head in range(256))
 # The class of each byte as a head: 1 for a container of up to 15, 2 for what needs a closer look (refused, wide,
 # a uint64 that may be too large, or a bin that may be a key), 0 for what every reader takes care of itself.
 _CLOSER_LOOK = frozenset((*_REFUSED, *_BIN, *_WIDE_CONTAINERS, _UINT64)) - {0xC1}
-_MARKS: Final = bytes(
-    2 if head in _CLOSER_LOOK else 1 if head in _SMALL_CONTAINERS else 0 for head in range(256)
-)
+_MARKS: Final = bytes(2 if head in _CLOSER_LOOK else 1 if head in _SMALL_CONTAINERS else 0 for head in range(256))
 ELEMENTS_PER_SMALL_CONTAINER: Final = 31  # a map of 15 pairs, and the map itself
 
 

@@ -18,7 +18,7 @@ from typing import Final
 from msgpack import Packer, packb, unpackb  # type: ignore[import-untyped]
 
 from wire.overhop.codec.columns import AlikeTexts, write_frames
-from wire.overhop.codec.decoder import LENGTH_SIZE, MAX_ENVELOPE, FrameReader, OverhopEnvelope, read_length
+from wire.overhop.codec.decoder import LENGTH_SIZE, MAX_ENVELOPE, OverhopEnvelope, OverhopReader, read_length
 from wire.overhop.codec.msgpack_check import STRINGS, count_containers, extent, is_plain
 from wire.overhop.codec.names import Type
 
@@ -90,8 +90,6 @@ Received = OverhopEnvelope | Run
 class _Ending:
     """The bytes behind the value in envelopes of one kind: `before`, a request id, `after`."""
 
-    __slots__ = ("_after", "_middle", "_most", "_rid_at", "_rid_end", "_tail")
-
     def __init__(self, kind: int, between: bytes = b"") -> None:
         """`between` comes between the value and the request id's key."""
         self._middle = between + b"\xa3rid"
@@ -149,9 +147,7 @@ class _Ending:
         self._most = _GROWTH * max(count, _MANY)
         return (values[:count], rids[:count], at + count * stride) if count >= _MANY else None
 
-    def _cut_each(
-        self, data: bytes, at: int, prefix: bytes, limit: int
-    ) -> tuple[list[bytes], list[bytes], int]:
+    def _cut_each(self, data: bytes, at: int, prefix: bytes, limit: int) -> tuple[list[bytes], list[bytes], int]:
         """The same for envelopes of any length, until many have had the same."""
         values: list[bytes] = []
         rids: list[bytes] = []
@@ -212,8 +208,6 @@ class _Shape:
     strings that are values, and ASCII there, is such a map.
     """
 
-    __slots__ = ("_fixed", "_high", "_size")
-
     def __init__(self) -> None:
         self._size = 0
         #: The bytes that are not within such strings, by their places; and the places of those that are not ASCII.
@@ -247,10 +241,8 @@ class _Shape:
         return texts.isascii()
 
 
-class RunDecoder(FrameReader[Received]):
+class RunDecoder(OverhopReader[Received]):
     """A server's decoder: messages that go together come as one `Run`."""
-
-    __slots__ = ("_alone", "_done", "_enqueue", "_q", "_shape")
 
     def __init__(self, max_envelope: int = MAX_ENVELOPE) -> None:
         """`max_envelope` is the largest length that is accepted, in bytes."""

@@ -12,7 +12,9 @@ from brokersite.rigs.bench.drivers import RunDriver
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.stream import PATIENCE, Endpoint, Stream
 from wire.overhop.codec.columns import AlikeTexts, write_frames
-from wire.overhop.codec.decoder import Decoder, OverhopEnvelope, Type, encode
+from wire.overhop.codec.decoder import Decoder, OverhopEnvelope
+from wire.overhop.codec.encoder import encode
+from wire.overhop.codec.names import Type
 
 _OK: Final = encode(Type.OK, "b", {})
 _PONG: Final = re.escape(b"\xa1t" + bytes((Type.PONG,)) + b"\xa1v\x02")

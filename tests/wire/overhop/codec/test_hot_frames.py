@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queues.engine.uuids import first_id, message_uuid
-from wire.overhop.codec import decoder
+from wire.overhop.codec import encoder
 from wire.overhop.codec.hot_frames import QuestWriter, empty_ok, empty_oks, jid_oks
+from wire.overhop.codec.names import PUSH_RID, Type
 from wire.overhop.payloads import JobNames
 
 UUID_OF_QUEUE = UUID("be544b35-112b-4f6e-8a3c-0123456789ab")
@@ -40,10 +41,10 @@ def test_oks_are_those_of_the_codec(rid: str, queue: str, jobs: list[tuple[int, 
     names = JobNames(queue, str(UUID_OF_QUEUE))
     jids, rids = [names.jid(id) for id, _ in jobs], [rid[::-1] if other else rid for _, other in jobs]
     packed = [each.encode() for each in rids]
-    assert empty_ok(rid) == decoder.ok(rid)
-    assert empty_oks(packed) == b"".join(decoder.ok(each) for each in rids)
+    assert empty_ok(rid) == encoder.ok(rid)
+    assert empty_oks(packed) == b"".join(encoder.ok(each) for each in rids)
     oks = jid_oks(packed, names.head, names.jids([id for id, _ in jobs]))
-    assert oks == b"".join(decoder.ok(each, {"jid": jid}) for each, jid in zip(rids, jids, strict=True))
+    assert oks == b"".join(encoder.ok(each, {"jid": jid}) for each, jid in zip(rids, jids, strict=True))
 
 
 @pytest.mark.parametrize("attempt", [1, 2, 200, 30_000])
@@ -58,9 +59,10 @@ def test_quests_are_those_of_the_codec(
 ) -> None:
     names = JobNames(queue, str(UUID_OF_QUEUE))
     sid = "0a1b2c3d-0000-4000-8000-000000000000"
-    payloads = [decoder.encode_value(payload | {"n": n}) for n in range(len(ids))]
+    payloads = [encoder.encode_value(payload | {"n": n}) for n in range(len(ids))]
     written = QuestWriter(sid, queue).write(deadline, attempt, most, names.head, names.jids(ids), payloads)
+    known = {"sid": sid, "q": queue, "attempt": attempt, "max_attempts": most, "deadline": deadline}
     assert written == b"".join(
-        decoder.quest(sid, names.jid(id), queue, each, attempt, most, deadline)
-        for id, each in zip(ids, payloads, strict=True)
+        encoder.encode(Type.QUEST, PUSH_RID, known | {"jid": names.jid(id), "job_payload": payload | {"n": n}})
+        for n, id in enumerate(ids)
     )

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from tests.wire.overhop.codec.test_decoder import frame
 from tests.wire.overhop.strategies import NEARLY, PAYLOADS
-from wire.overhop.codec.decoder import Decoder, OverhopEnvelope, Type, encode, encode_value
-from wire.overhop.codec.encoder import VALUE_DEPTH
+from wire.overhop.codec.decoder import Decoder, OverhopEnvelope
+from wire.overhop.codec.encoder import VALUE_DEPTH, encode, encode_value
+from wire.overhop.codec.names import Type
 from wire.overhop.codec.runs import DoneRun, JobRun, Received, RunDecoder
 
 JID = "orders:be544b35-112b-8f6e-8000-80000000{:04x}"

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wire.overhop.codec.decoder import format_timestamp, parse_timestamp
+from wire.overhop.codec.timestamps import format_timestamp, parse_timestamp
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
 
