@@ -91,7 +91,7 @@ class ConnectionPublisher:
 
     def _is_followed(self, queue: int, first: int, now: float) -> bool:
         until, lowest = self._followed.get(queue, (0.0, 0))
-        return now < until and first > lowest and queue not in self._temporary
+        return now < until and first > lowest
 
     def _publish(self, rows: Sequence[MessageRow]) -> None:
         if all(self._plan(row.queue).plain for row in rows):

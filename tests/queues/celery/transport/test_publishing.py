@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -26,6 +27,7 @@ from queues.celery.transport.errors import InvalidBroker
 from queues.celery.transport.publishing import ConnectionPublisher
 from queues.celery.transport.store_connection import StoreConnection
 from queues.engine import NotMigrated
+from queues.engine.cluster.notifications.formats import FOLLOWING, Ready
 from queues.models import Queue as StoredQueue
 from tests.hydra.ports import reserved_port
 from tests.queues.celery.transport.blackhole import black_hole
@@ -53,6 +55,7 @@ def test_consumers_are_told_of_messages_also_after_a_transaction_was_rolled_back
             consumer.listen(queue)
         publisher.listen(9)  # psycopg deallocates all that is prepared only if it has prepared something itself
         publisher.post("announce", "", "{7}")
+        assert publisher.query("plan", name="none") == []
         with pytest.raises(ZeroDivisionError), publisher.transaction():
             raise ZeroDivisionError
         publisher.post("announce", "", "{8}")
@@ -62,6 +65,7 @@ def test_consumers_are_told_of_messages_also_after_a_transaction_was_rolled_back
             return heard == [7, 8]
 
         wait_until(told, lambda: f"both (now {heard})")
+        assert publisher.query("plan", name="none") == []
 
 
 def test_a_message_is_stored_when_publish_returns(connect: Connect, tables: Tables) -> None:
@@ -393,6 +397,51 @@ def test_without_confirms_a_consumer_is_told_too(connect: Connect) -> None:
     got = Got(connect(), [ORDERS])
     publish(connect(confirm_publish=False), "now")
     assert got.bodies(1) == ["now"]
+
+
+def test_messages_that_follow_an_announced_one_at_once_are_not_announced(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced: list[Ready] = []
+    now = 100.0
+    monkeypatch.setattr(publishing, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(StoreConnection, "announce", lambda self, news, temporary: announced.append(news))
+    for name in ("first", "second"):
+        StoredQueue.objects.create(name=name)
+    with contextlib.closing(StoreConnection(conninfo(connect()), 5)) as database:
+        publisher = ConnectionPublisher(database, Declared())
+
+        def announces(queue: str, priority: int = 0) -> bool:
+            publisher.publish([MessageRow(queue, b"{}", "{}", priority=priority)])
+            told, announced[:] = announced[:], []
+            assert all(news.followed for news in told)
+            return bool(told)
+
+        assert announces("first")
+        now += 0.9 * FOLLOWING
+        assert not announces("first")
+        assert announces("second")
+        assert announces("first", priority=3)  # it comes before those that engines look for
+        assert not announces("first", priority=2)
+        now += 1.1 * FOLLOWING
+        assert announces("first")
+        assert not announces("first")
+        StoredQueue.objects.filter(name="second").update(max_length=5)
+        assert announces("first")  # what was known of any queue is forgotten
+
+
+def test_what_replies_are_awaited_through_is_announced_each_time(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced: list[set[int]] = []
+    connection = connect()
+    channel = connection.channel()
+    channel.queue_declare("replies", auto_delete=True)
+    monkeypatch.setattr(StoreConnection, "announce", lambda self, news, temporary: announced.append(set(temporary)))
+    for _ in range(3):
+        channel.connection.publisher.publish([MessageRow("replies", b"{}", "{}")])
+    assert len(announced) == 3
+    assert all(announced)
 
 
 @pytest.mark.parametrize("apart", [False, True])
