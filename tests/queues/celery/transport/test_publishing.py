@@ -6,7 +6,8 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +34,7 @@ from tests.hydra.ports import reserved_port
 from tests.queues.celery.transport.blackhole import black_hole
 from tests.queues.celery.transport.conftest import Connect
 from tests.queues.celery.transport.tables import Got, Tables
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 ORDERS = Queue("orders")
 
@@ -491,6 +492,55 @@ def test_without_confirms_messages_that_come_fast_are_stored_many_at_a_time(
         publisher._rows.extend([row] * count)
         assert publisher._take() == [row] * count
     assert waited == [unconfirmed.GATHER, unconfirmed.GATHER, unconfirmed.GATHER_FAST, unconfirmed.GATHER]
+
+
+def test_without_confirms_what_comes_while_the_thread_connects_is_stored_with_the_first_message(
+    connect: Connect, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored, connecting, come = list[int](), threading.Event(), threading.Event()
+    publish_all = ConnectionPublisher.publish
+
+    def note(self: ConnectionPublisher, rows: Sequence[MessageRow]) -> None:
+        stored.append(len(rows))
+        publish_all(self, rows)
+
+    def connect_slowly(*given: Any, **options: Any) -> StoreConnection:
+        connecting.set()
+        assert come.wait(PATIENCE)
+        return StoreConnection(*given, **options)
+
+    monkeypatch.setattr(ConnectionPublisher, "publish", note)
+    monkeypatch.setattr(unconfirmed, "StoreConnection", connect_slowly)
+    connection = connect(confirm_publish=False)
+    publish(connection, 0)
+    assert connecting.wait(PATIENCE)
+    for number in range(1, 20):
+        publish(connection, number)
+    come.set()
+    connection.release()
+    assert stored == [20]
+    assert len(bodies(tables)) == 20
+
+
+def test_without_confirms_a_caller_leaves_the_thread_its_turn_until_the_first_messages_are_stored(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[float] = []
+    monkeypatch.setattr("queues.celery.transport.unconfirmed.time.sleep", left.append)
+    publisher = unconfirmed.UnconfirmedPublisher(conninfo(connect()), 5, Declared(), 60)
+    publisher._thread = threading.current_thread()  # none is started
+    rows = [MessageRow("orders", b"{}", "{}")]
+    publisher.publish(rows)
+    assert left == []  # it may be the only one
+    publisher.publish(rows)
+    assert left == [unconfirmed.YIELD]
+    publisher._away = True
+    publisher.publish(rows)
+    publisher._away = False
+    assert publisher._wait_for_rows()  # they are not the first ones any more
+    publisher.publish(rows)
+    assert left == [unconfirmed.YIELD]
+    publisher._thread = None
 
 
 def test_without_confirms_what_cannot_be_stored_is_told_by_the_log(
