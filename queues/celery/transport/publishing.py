@@ -83,7 +83,7 @@ class ConnectionPublisher:
 
     def _to_announce(self) -> dict[int, int]:
         """Those of the ready queues that engines have not just been told of: they look again soon. A notification costs
-        the server as much as storing a message, and each engine some more."""
+        the server two thirds of what storing a message does, and each engine two turns of its loop."""
         now = time.monotonic()
         ready = {queue: first for queue, first in self._ready.items() if not self._is_followed(queue, first, now)}
         self._followed.update((queue, (now + FOLLOWING, first)) for queue, first in ready.items())
