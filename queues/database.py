@@ -35,7 +35,7 @@ def connection_parameters(alias: str = "default") -> dict[str, Any]:
 
 
 def engine_parameters(alias: str = "default") -> dict[str, Any]:
-    """The same for an engine's connections: by the server's Unix socket if the entry names its directory."""
+    """The same for engines and Celery's connections: by the server's Unix socket if the entry names its directory."""
     directory = connections[alias].settings_dict.get(SOCKET_DIRECTORY)
     return connection_parameters(alias) | ({"host": directory} if directory else {})
 

@@ -78,6 +78,8 @@ class EngineConnection(AsyncConnection[TupleRow]):
     _descriptor = -1
     _poll: select.poll
     _loop: asyncio.AbstractEventLoop
+    #: Whether the loop is asyncio's own, which tells of a socket as long as there is something to read.
+    _selects = False
     #: Whether the loop watches it for reading, and for writing.
     _reading = _writing = False
     #: The generator that runs, what it waits for, and the future that has its result.
@@ -206,6 +208,7 @@ class EngineConnection(AsyncConnection[TupleRow]):
         """Make the descriptor that is watched. Raises psycopg.OperationalError or OSError."""
         self._descriptor = os.dup(self.pgconn.socket)
         self._loop = asyncio.get_running_loop()
+        self._selects = isinstance(self._loop, asyncio.SelectorEventLoop)
         self._poll = select.poll()
         self._poll.register(self._descriptor, select.POLLIN | select.POLLOUT)
 
@@ -256,7 +259,8 @@ class EngineConnection(AsyncConnection[TupleRow]):
             if not result.done():
                 result.set_exception(error)
         else:
-            self._stop_reading()  # libuv watches no socket with an error any more, and there is more to read
+            if not self._selects:  # libuv watches no socket with an error any more, and there is more to read
+                self._stop_reading()
             self._want(wanted)
         finally:
             del statement, result  # an error would keep them, and they the error

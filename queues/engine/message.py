@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 Row = TypeVar("Row")
 
@@ -41,8 +41,7 @@ class Content(enum.IntEnum):
     CELERY = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Detail:
+class Detail(NamedTuple):
     """Fields that few messages have. `expires_at` is monotonic, `retry_interval` in milliseconds, `content` a
     `Content`, `weight` its size in bytes (`memory.py`)."""
 

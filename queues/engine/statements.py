@@ -39,12 +39,11 @@ class NumberedStatement(NamedTuple):
     formats: tuple[PyFormat, ...]
 
 
-@cache
-def numbered(name: str) -> NumberedStatement:
-    """A named statement with numbers for its parameters. Raises FileNotFoundError."""
+def number(name: str, text: bytes) -> NumberedStatement:
+    """A statement, here called `name`, with numbers for its parameters."""
     formats: dict[str, PyFormat] = {}
 
-    def number(found: re.Match[bytes]) -> bytes:
+    def place(found: re.Match[bytes]) -> bytes:
         if found.group() == b"%%":
             return b"%"
         parameter, format = found[1].decode(), PyFormat(found[2].decode())
@@ -52,5 +51,11 @@ def numbered(name: str) -> NumberedStatement:
             raise ValueError(f"{name}.sql sends {parameter} in two formats")
         return b"$%d" % (1 + list(formats).index(parameter))
 
-    text = _PARAMETER.sub(number, statement(name))
+    text = _PARAMETER.sub(place, text)
     return NumberedStatement(text, tuple(formats), tuple(formats.values()))
+
+
+@cache
+def numbered(name: str) -> NumberedStatement:
+    """A named statement with numbers for its parameters. Raises FileNotFoundError."""
+    return number(name, statement(name))

@@ -55,7 +55,7 @@ class Command(SubcommandCommand):
             one = do.add_parser(protocol, help=f"the broker over {protocol}")
             _add_load(one, protocol)
         celery = do.add_parser("celery", help="calls and tasks with a worker of its own, through a queue of its own")
-        celery.add_argument("--tasks", type=number(1), default=10_000, metavar="N", help="default: %(default)s")
+        celery.add_argument("--tasks", type=number(1), default=3000, metavar="N", help="default: %(default)s")
         celery.add_argument("--producers", type=number(1), default=1, metavar="N", help="processes that call delay()")
         celery.add_argument("--worker", default="", metavar="OPTIONS", help="more options for `celery worker`")
         celery.add_argument("--compare", nargs="+", default=[], metavar="SYSTEM", help="rabbitmq, or rabbitmq=amqp://…")

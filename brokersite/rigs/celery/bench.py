@@ -25,7 +25,7 @@ from brokersite.rigs.bench.measures import Figures
 from brokersite.rigs.bench.servers import private_rabbitmq
 from brokersite.rigs.process import RigProcess
 from queues import childprocess
-from queues.database import connection_parameters
+from queues.database import engine_parameters
 from queues.engine.errors import QueueNotFound
 from queues.operations.queues import delete_queue
 
@@ -87,7 +87,7 @@ def open_systems(stack: contextlib.ExitStack, compare: Sequence[str], scratch: P
     Its queue has a name of its own, and is removed when the stack ends. Raises BenchError.
     """
     queue = f"bench-{secrets.token_hex(5)}"
-    parameters = urlencode(connection_parameters(), quote_via=quote)
+    parameters = urlencode(engine_parameters(), quote_via=quote)
     brokers = {"Fivewire": f"fivewire:///?{parameters}"}
     stack.callback(_remove, queue)
     for words in compare:

@@ -7,7 +7,7 @@ what one of them uses is taken from the others at once.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,13 +21,11 @@ LINGER = 0.001
 #: Seconds until a queue that had less than was wanted is looked into again, so that one claim brings several; the same
 #: for a channel that has messages ahead.
 PAUSE, PAUSE_AHEAD = 0.005, 0.01
-#: Seconds between looks at how fast a channel works: so far ahead it is given messages. A slow consumer
-#: is given none ahead, and they stay free for others.
-PACE = 0.05
+#: Seconds between looks at how fast a channel works. It is given ahead what it did between so many of them, if that is
+#: as many as its prefetch count at least. A slow consumer is given none ahead, and they stay free for others.
+PACE, LOOKS = 0.025, 4
 #: Messages that a channel is given ahead, at most.
-MOST_AHEAD = 200
-#: As LINGER, for a channel that has messages ahead.
-LINGER_AHEAD = 0.005
+MOST_AHEAD = 500
 
 
 @dataclass(slots=True, eq=False)
@@ -135,6 +133,8 @@ class ChannelConsumer:
         #: Messages that may be pushed beyond the prefetch count.
         self.ahead = 0
         self._done = 0
+        #: How many were done between the last looks.
+        self._lately: deque[int] = deque(maxlen=LOOKS)
         self._pace: asyncio.TimerHandle | None = None
         self._paced = paced
 
@@ -187,14 +187,23 @@ class ChannelConsumer:
         self._done += count
         if self._pace is None and self._ahead_buffer is not None:
             self._pace = self._loop.call_later(PACE, self._look)
-        if self._timer is None:
-            self._grant_in(0 if 2 * self._free >= self._most else LINGER_AHEAD if self.ahead else LINGER)
+        if 2 * self._free >= self._most:
+            self._grant_in(0)
+        elif not self.ahead:  # else the next look grants them together, long before the channel has none
+            self._grant_in(LINGER)
 
     def _look(self) -> None:
-        """Allow as many ahead as were done since the last look; the excess goes back."""
+        """Allow as many ahead as were done between the last looks, none if that was nothing lately; the excess goes
+        back."""
         assert self._ahead_buffer is not None
-        self._pace = None if not self._done else self._loop.call_later(PACE, self._look)
-        self.ahead, self._done = min(self._done, MOST_AHEAD), 0
+        self._lately.append(self._done)
+        if self._done:
+            self._pace, pace = self._loop.call_later(PACE, self._look), sum(self._lately)
+            self.ahead = min(pace, MOST_AHEAD) if pace >= self._window else 0
+        else:
+            self._pace, self.ahead = None, 0
+            self._lately.clear()
+        self._done = 0
         self._paced()
         self._grant()  # unused credits from when more was allowed are withdrawn
         back: dict[LocalQueue, list[Push]] = defaultdict(list)
@@ -205,8 +214,6 @@ class ChannelConsumer:
                 self._outstanding -= 1
         for buffer, pushes in back.items():
             buffer.undeliver(pushes)
-        if self._free:
-            self._grant_in(0)
 
     @property
     def _most(self) -> int:

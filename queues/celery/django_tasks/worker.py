@@ -19,7 +19,7 @@ from queues.celery.consumers.channel_consumer import QueueConsumer, Received, Se
 from queues.celery.consumers.engine_thread import open_channel
 from queues.celery.consumers.inbox import Inbox
 from queues.celery.django_tasks.running import Ending, run_task
-from queues.database import connection_parameters
+from queues.database import engine_parameters
 from queues.engine import LocalQueue, QueueNotFound, StoreUnavailable
 from queues.models import TaskRun
 from queues.settings import settings
@@ -44,7 +44,7 @@ class TaskWorker:
         self._lost = threading.Event()
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="task")
         self._engine, self._channel_consumer = open_channel(
-            make_conninfo(**connection_parameters(using)), self._inbox.put, self._lost.set, "runtasks"
+            make_conninfo(**engine_parameters(using)), self._inbox.put, self._lost.set, "runtasks"
         )
         self._engine.call(self._channel_consumer.set_prefetch, concurrency)
         self._consumers: list[QueueConsumer] = []

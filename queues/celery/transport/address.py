@@ -26,9 +26,9 @@ def conninfo(client: Any) -> str:
     named = _named(client)
     alias = client.transport_options.get("django_connection")
     if alias is not None and not named:
-        from queues.database import connection_parameters
+        from queues.database import engine_parameters
 
-        return make_conninfo(**connection_parameters(alias))
+        return make_conninfo(**engine_parameters(alias))
     return make_conninfo(**named)
 
 

@@ -408,10 +408,9 @@ class Channel(StdChannel):
         consumer: str,
     ) -> Message:  # fmt: skip
         """A stored message as a consumer gets it. Raises Unreadable, and says so in the log: it costs this one."""
-        transport = self._transport
         try:
-            message = from_row(
-                payload, headers, content, attempts, queue in transport.foreign, channel=self, delivery_tag=tag
+            return from_row(
+                payload, headers, content, attempts, queue in self._transport.foreign, self, tag, consumer
             )
         except Unreadable as error:
             logger.warning("the message %d of the queue %r is not given to its consumer: %s", id, queue, error)
@@ -419,8 +418,6 @@ class Channel(StdChannel):
         except Exception as error:
             logger.exception("the message %d of the queue %r cannot be read", id, queue)
             raise Unreadable(f"it cannot be read: {error!r}") from error
-        message.delivery_info["consumer_tag"] = consumer
-        return message
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Message | None:
         """The next message of a queue, or None: what was published or requeued here before is seen."""
@@ -447,8 +444,7 @@ class Channel(StdChannel):
 
     def basic_ack(self, delivery_tag: int, multiple: bool = False) -> None:
         """Have done with a message; any thread may."""
-        tags = [tag for tag in tuple(self._unsettled) if tag <= delivery_tag] if multiple else [delivery_tag]
-        for tag in tags:
+        for tag in [tag for tag in tuple(self._unsettled) if tag <= delivery_tag] if multiple else (delivery_tag,):
             self._settle(tag, acknowledge)
 
     def basic_reject(self, delivery_tag: int, requeue: bool = False) -> None:

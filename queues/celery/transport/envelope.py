@@ -1,17 +1,21 @@
 """kombu's message as it is stored, and back.
 
 The body is the payload, byte for byte, and the headers are the headers; what else AMQP has stands in the header
-``kombu``. So a task looks in the admin as it is. Its content type is Celery's, which no other
-protocol can give to a message: whatever else a queue has is no task, whatever its headers say.
+``kombu``, as far as it is not what nearly all messages have: five values fewer to write, store and read a task. So a
+task looks in the admin as it is. Its content type is Celery's, which no other protocol can give to a message: whatever
+else a queue has is no task, whatever its headers say.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from kombu.serialization import registry
 from kombu.transport.base import Message as BaseMessage
 from kombu.utils import json as kombu_json
 
@@ -24,18 +28,24 @@ LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, 100
 LONGEST_KEY = 1024
 #: A time to live of nothing is none to the store.
 SHORTEST = 0.001
-TRANSIENT = 1
-#: kombu's encoder, made once: `kombu.utils.json.dumps` makes one for each text.
+TRANSIENT, PERSISTENT = 1, 2
+#: kombu's encoder and decoder, made once: `kombu.utils.json` makes one for each text.
 ENCODER = kombu_json.JSONEncoder(allow_nan=False)
+DECODER = json.JSONDecoder(object_hook=kombu_json.object_hook)
 #: Types of values that JSON gives back as they were.
 UNCHANGED = frozenset((str, int, float, bool, type(None)))
 NUL_OR_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*\\u(?:0000|d[89a-f][0-9a-f]{2})", re.IGNORECASE)
 
+#: The type and encoding of bodies, and the properties of a message, where the header ``kombu`` does not say otherwise.
+JSON = "application/json"
+BODY = (JSON, "utf-8")
+PROPERTIES = {"delivery_mode": PERSISTENT, "priority": LOWEST_PRIORITY}
+
 CONTENTS: dict[int | None, tuple[str, str]] = {
     None: ("application/data", "binary"),
-    Content.CELERY: ("application/json", "utf-8"),  # of the Python API; the transport's own say it themselves
+    Content.CELERY: BODY,
     Content.MSGPACK: ("application/x-msgpack", "binary"),
-    Content.JSON: ("application/json", "utf-8"),
+    Content.JSON: BODY,
     # No serializer's: a letter is bytes for its reader, never a task or a command.
     Content.LETTER: ("application/vnd.fivewire.letter+json", "utf-8"),
 }
@@ -63,6 +73,13 @@ class MessageRow(NamedTuple):
 class Message(BaseMessage):
     """A message as kombu's consumers get it."""
 
+    def _decode(self) -> Any:
+        """kombu's own, but for the usual serializer: a worker reads each task's body to see which protocol it has."""
+        if self.content_type == JSON and JSON in (self.accept or ()) and registry._decoders[JSON] is kombu_json.loads:
+            with contextlib.suppress(ValueError, TypeError, AttributeError):  # kombu says what is wrong
+                return DECODER.decode(self.body.decode())
+        return super()._decode()  # type: ignore[no-untyped-call]
+
 
 class Unreadable(ValueError):
     """A stored message is not given to a consumer; the text says why."""
@@ -71,14 +88,11 @@ class Unreadable(ValueError):
 def to_row(queue: str, message: dict[str, Any], exchange: str, routing_key: str) -> MessageRow:
     """The stored form of a message that `Channel.prepare_message` made. Raises Unstorable."""
     headers, properties = message["headers"] or {}, message["properties"]
-    kept = {name: value for name, value in properties.items() if name not in ("delivery_info", "delivery_tag")}
-    own = {
-        "content_type": message["content-type"],
-        "content_encoding": message["content-encoding"],
-        "exchange": exchange,
-        "routing_key": routing_key,
-        "properties": kept,
-    }
+    own: dict[str, Any] = {"routing_key": routing_key, "properties": _unusual(properties)}
+    if exchange:
+        own["exchange"] = exchange
+    if (body := (message["content-type"], message["content-encoding"])) != BODY:
+        own["content_type"], own["content_encoding"] = body
     delay = _seconds_until(headers.get("eta"))
     return MessageRow(
         queue,
@@ -94,38 +108,49 @@ def to_row(queue: str, message: dict[str, Any], exchange: str, routing_key: str)
 
 
 def from_row(
-    payload: bytes, headers: dict[str, Any] | None, content: int | None, attempts: int, foreign: bool, **received: Any
-) -> Message:
-    """A stored message for a consumer; `received` are the channel and the delivery tag.
+    payload: bytes, headers: Mapping[str, Any] | None, content: int | None, attempts: int, foreign: bool,
+    channel: Any, tag: int | str, consumer: str,
+) -> Message:  # fmt: skip
+    """A stored message for a consumer of a channel; `tag` is the one of the delivery, `consumer` the consumer's.
 
     Raises Unreadable for one that no Celery client has published, unless the consumer takes `foreign` ones.
     """
     if content != Content.CELERY and not foreign:
         raise Unreadable("it was not published by a Celery client")
-    headers = headers or {}
-    own = headers.get(OWN)
+    headers = dict(headers or ())  # Celery writes to it
+    own = headers.pop(OWN, None)
     own = own if isinstance(own, dict) else {}
+    for name, value in headers.items():
+        if type(value) not in UNCHANGED:
+            headers[name] = _revived(value)
     content_type, encoding = CONTENTS[content]
-    properties = own.get("properties") or {}
+    properties = PROPERTIES | (own.get("properties") or {})
     return Message(  # type: ignore[no-untyped-call]
         body=payload,
         content_type=own.get("content_type", content_type),
         content_encoding=own.get("content_encoding", encoding),
-        headers={
-            name: value if type(value) in UNCHANGED else _revived(value)
-            for name, value in headers.items()
-            if name != OWN
-        },
+        headers=headers,
         properties=properties,
         delivery_info={
             "exchange": own.get("exchange", ""),
             "routing_key": own.get("routing_key"),
-            "priority": properties.get("priority"),
+            "priority": properties["priority"],
             "redelivered": attempts > 0,
+            "consumer_tag": consumer,
         },
         postencode="utf-8",
-        **received,
+        channel=channel,
+        delivery_tag=tag,
     )
+
+
+def _unusual(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """The properties that a message does not have anyway."""
+    kept = {name: value for name, value in properties.items() if name not in ("delivery_info", "delivery_tag")}
+    for name, usual in PROPERTIES.items():
+        if kept.get(name) == usual:
+            del kept[name]
+    return kept
 
 
 def _payload(body: Any, encoding: str | None) -> bytes:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from queues.engine.statements import DIRECTORY as ENGINE_DIRECTORY
+from queues.engine.statements import NumberedStatement, number
 from queues.sqlfiles import statements
 
 DIRECTORY: Final = Path(__file__).parent / "sql"
 
 statement = statements(DIRECTORY, DIRECTORY.parents[2] / "sql", ENGINE_DIRECTORY)
+
+
+@cache
+def numbered(name: str) -> NumberedStatement:
+    """A named statement with numbers for its parameters. Raises FileNotFoundError."""
+    return number(name, statement(name))

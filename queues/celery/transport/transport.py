@@ -12,6 +12,7 @@ import selectors
 import threading
 import time
 from array import array
+from itertools import chain
 from typing import Any
 
 import psycopg
@@ -80,8 +81,12 @@ class Transport(base.Transport):
         self.channels: list[Channel] = []
         self._numbers = array("H")
         self._direct: dict[int, list[DirectConsumer]] = {}
+        #: Whether one of them may have something.
+        self._told = False
         self._hub: Any = None
         self._hub_thread = 0
+        #: The timer of `_work`: one for all times, since it is set for nearly each message.
+        self._turn: Any = None
         self._working = False
         self._connected = False
         self._polled_at = 0.0
@@ -179,6 +184,7 @@ class Transport(base.Transport):
         """Tell this consumer when its queue has something."""
         self._direct.setdefault(consumer.queue, []).append(consumer)
         self.database.listen(consumer.queue)
+        self._told = True
         self._work_soon()
 
     def remove_direct(self, consumer: DirectConsumer) -> None:
@@ -192,6 +198,7 @@ class Transport(base.Transport):
     def _hear(self, queue: int) -> None:
         for consumer in self._direct.get(queue, ()):
             consumer.tell()
+        self._told = True
         self._work_soon()
 
     def _poll(self) -> None:
@@ -200,16 +207,18 @@ class Transport(base.Transport):
         for consumers in self._direct.values():
             for consumer in consumers:
                 consumer.tell()
+        self._told = True
         self._work_soon()
 
     # Events.
 
     def _step(self) -> bool:
         """Give one message to its consumer, if there is one. Remote control comes first."""
-        for consumers in tuple(self._direct.values()):
-            for consumer in tuple(consumers):
+        if self._told:
+            for consumer in tuple(chain.from_iterable(self._direct.values())):
                 if consumer.step(self.database):
                     return True
+            self._told = False
         while (channel := self.inbox.get()) is not None:
             if channel.step():
                 return True
@@ -241,6 +250,7 @@ class Transport(base.Transport):
     def register_with_event_loop(self, connection: Transport, loop: Any) -> None:
         """Have the loop of a worker watch the descriptors."""
         self._hub, self._hub_thread = loop, threading.get_ident()
+        self._turn = loop.timer.Entry(self._work)
         loop.add_reader(self.inbox.fileno(), self._work)
         loop.add_reader(self.database.fileno(), self._listen)
         loop.call_repeatedly(POLL, self._poll)
@@ -278,7 +288,7 @@ class Transport(base.Transport):
             return
         self._working = True
         if self._in_hub:  # a timer, since the loop fires timers between `call_soon`'s callbacks and its wait
-            self._hub.call_later(seconds, self._work)
+            self._hub.timer.enter_at(self._turn, time.monotonic() + seconds if seconds else 0.0)
         else:
             self._hub.call_soon(self._work)
 

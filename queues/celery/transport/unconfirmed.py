@@ -35,6 +35,9 @@ MOST_AHEAD = 500
 GATHER, MANY = 0.002, 500
 #: The same while messages come fast: when there were so many the last time.
 GATHER_FAST, FAST = 0.005, 4
+#: Seconds for which a caller leaves the interpreter to the thread while workers may wait for the first messages: the
+#: thread asks for it some ten times until they are stored, and a busy caller would keep it for 5 ms each time.
+YIELD = 0.00005
 FIRST_RETRY, LONGEST_RETRY = 0.05, 2.0
 #: Seconds that the end of a connection or of the process waits for the database.
 PATIENCE = 10.0
@@ -55,6 +58,8 @@ class UnconfirmedPublisher:
         self._storing = 0
         #: The messages that were stored the last time.
         self._stored = 0
+        #: Whether the thread is about to store the first messages after a pause.
+        self._first = True
         self._away = False
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -75,6 +80,8 @@ class UnconfirmedPublisher:
                 self._thread.start()
             if not waiting:
                 self._changed.notify_all()
+        if waiting and self._first and not self._away:
+            time.sleep(YIELD)
 
     def flush(self) -> None:
         """Wait until what was published before is stored. Raises DatabaseUnavailable when it takes too long."""
@@ -102,11 +109,13 @@ class UnconfirmedPublisher:
     def _run(self) -> None:
         database: StoreConnection | None = None
         pause = FIRST_RETRY
-        while (rows := self._take()) is not None:
+        while self._wait_for_rows():
+            rows: list[MessageRow] = []
             try:
                 if database is None or not database.usable:
                     database = StoreConnection(self._conninfo, self._timeout, durable=False, patience=self._patience)
                     publisher = ConnectionPublisher(database, self._declared)
+                rows = self._take()  # what has come while it connected, too
                 self._store(publisher, rows)
             except (psycopg.OperationalError, psycopg.InterfaceError, OSError) as error:
                 logger.warning("messages wait for the database: %s", str(error).strip().split("\n")[0])
@@ -121,21 +130,27 @@ class UnconfirmedPublisher:
                 pause = min(2 * pause, LONGEST_RETRY)
                 continue
             except Exception:  # without this thread publishers would wait for ever
-                logger.exception("%d messages were not stored", len(rows))
+                logger.exception("%d messages were not stored", len(rows or self._take()))
                 continue
             pause, self._away = FIRST_RETRY, False
         if database is not None:
             database.close()
 
-    def _take(self) -> list[MessageRow] | None:
-        """The rows to store now, or None at the end."""
+    def _wait_for_rows(self) -> bool:
+        """Wait until there are rows to store; False at the end."""
         with self._changed:
             self._storing = 0
             self._changed.notify_all()
+            self._first = not self._rows
             while not self._rows:
                 if self._stopping:
-                    return None
+                    return False
                 self._changed.wait()
+            return True
+
+    def _take(self) -> list[MessageRow]:
+        """The rows to store now."""
+        with self._changed:
             if len(self._rows) < MANY and not self._stopping:
                 self._changed.release()
                 time.sleep(GATHER_FAST if self._stored >= FAST else GATHER)

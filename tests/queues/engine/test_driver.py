@@ -243,6 +243,35 @@ def test_a_statement_that_is_larger_than_the_sockets_buffers_is_sent_whole(run: 
     run(test())
 
 
+def test_asyncios_loop_is_told_once_to_watch_for_a_large_result(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    go_on = EngineConnection._go_on
+
+    def note(self: EngineConnection, ready: int) -> None:
+        read.append(ready)
+        go_on(self, ready)
+
+    async def test() -> None:
+        async with connected(store) as connection:
+            await one(connection, "select 1")
+            loop, watched = asyncio.get_running_loop(), list[int]()
+            watch = loop.add_reader
+
+            def note_watched(descriptor: int, *given: Any) -> None:
+                watched.append(descriptor)
+                watch(descriptor, *given)
+
+            monkeypatch.setattr(loop, "add_reader", note_watched)
+            read.clear()
+            slow = await connection.execute("select repeat('x', 8192), pg_sleep(0.01) from generate_series(1, 30)")
+            assert len(await slow.fetchall()) == 30
+            assert len(read) > 1
+            assert len(watched) <= 1
+
+    monkeypatch.setattr(EngineConnection, "_go_on", note)
+    asyncio.run(test())
+
+
 @pytest.mark.parametrize(("turn", "given"), [(-1.0, 10), (3600.0, 0)])
 def test_statements_that_need_not_wait_let_others_have_their_turn_after_a_while(
     run: Run, store: Store, monkeypatch: pytest.MonkeyPatch, turn: float, given: int

@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 CHANNEL = "fivewire"
 #: Bytes of one text: PostgreSQL refuses 8,000 and more.
 MOST_BYTES = 7900
+#: Seconds in which messages may follow those of a notification without one of their own.
+FOLLOWING = 0.005
 #: Characters of an operator's name that are passed on.
 LONGEST_NAME = 200
 
@@ -33,13 +35,16 @@ class Malformed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Messages became ready: queues, and for each an id below which none did."""
+    """Messages became ready: queues, and for each an id below which none did. If they are `followed`, others may have
+    become so within :data:`FOLLOWING` seconds of the notification, and are not announced."""
 
     queues: dict[int, int]
+    followed: bool = False
 
     def texts(self) -> Iterator[str]:
+        end = ', "followed": true}' if self.followed else "}"
         for part in _parts(f'"{queue}": {first}' for queue, first in self.queues.items()):
-            yield f'{{"ready": {{{part}}}}}'
+            yield f'{{"ready": {{{part}}}{end}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +261,7 @@ def _ready(message: dict[str, Any]) -> Ready:
     queues = message["ready"]
     if not isinstance(queues, dict):
         raise Malformed("ready is no object")
-    return Ready({_key(queue): _bigint(first) for queue, first in queues.items()})
+    return Ready({_key(queue): _bigint(first) for queue, first in queues.items()}, message.get("followed") is True)
 
 
 def _transient(message: dict[str, Any]) -> Transient:

@@ -26,6 +26,8 @@ from queues.engine.settle.writer import SettlementWriter
 
 #: Queues whose policies are read in one statement.
 READ_AT_ONCE = 1000
+#: Seconds by which clocks and timers may differ.
+MARGIN = 0.001
 
 
 class PolicyReader:
@@ -95,7 +97,12 @@ class Handlers:
         }
 
     def _ready(self, news: formats.Ready) -> None:
-        for queue, first_id in news.queues.items():
+        self._look(news.queues)
+        if news.followed:  # the server's moment is an earlier one than this, so this look comes late enough
+            asyncio.get_running_loop().call_later(formats.FOLLOWING + MARGIN, self._look, news.queues)
+
+    def _look(self, queues: dict[int, int]) -> None:
+        for queue, first_id in queues.items():
             if (local := self._local_queues.queues.get(queue)) is not None:
                 local.more_in_store(first_id)
             else:

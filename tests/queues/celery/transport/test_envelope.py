@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from kombu.exceptions import ContentDisallowed
+from kombu.exceptions import ContentDisallowed, DecodeError
+from kombu.serialization import registry
 from kombu.utils.json import dumps
 
 from queues.celery.transport.envelope import Unreadable, from_row, to_row
@@ -28,7 +29,7 @@ def message(body: Any = "[1]", **changes: Any) -> dict[str, Any]:
 
 def there_and_back(given: dict[str, Any], exchange: str = "", routing_key: str = "q") -> Any:
     row = to_row("q", given, exchange, routing_key)
-    return from_row(row.payload, json.loads(row.headers), row.content, 0, False, channel=None, delivery_tag=1)
+    return from_row(row.payload, json.loads(row.headers), row.content, 0, False, None, 1, "tag")
 
 
 def test_a_message_comes_out_as_it_went_in() -> None:
@@ -38,7 +39,9 @@ def test_a_message_comes_out_as_it_went_in() -> None:
     assert received.body == b"[1, 2]"
     assert received.headers == headers
     assert received.properties == properties
-    assert received.delivery_info == {"exchange": "ex", "routing_key": "key", "priority": 3, "redelivered": False}
+    assert received.delivery_info == {
+        "exchange": "ex", "routing_key": "key", "priority": 3, "redelivered": False, "consumer_tag": "tag",
+    }
     assert received.decode() == [1, 2]
 
 
@@ -108,17 +111,17 @@ def test_a_message_of_another_protocol_can_be_read_where_that_is_asked_for(
     content: int | None, expected: tuple[str, str]
 ) -> None:
     with pytest.raises(Unreadable, match="not published by a Celery client"):
-        from_row(b"[]", {"task": "add", "id": "1"}, content, 2, False, channel=None, delivery_tag=1)
-    received = from_row(b"[]", {"task": "add", "id": "1"}, content, 2, True, channel=None, delivery_tag=1)
+        from_row(b"[]", {"task": "add", "id": "1"}, content, 2, False, None, 1, "tag")
+    received = from_row(b"[]", {"task": "add", "id": "1"}, content, 2, True, None, 1, "tag")
     assert (received.content_type, received.content_encoding) == expected
     assert received.headers == {"task": "add", "id": "1"}
     assert received.delivery_info["redelivered"]
-    assert from_row(b"", None, None, 0, True, channel=None, delivery_tag=1).headers == {}
+    assert from_row(b"", None, None, 0, True, None, 1, "tag").headers == {}
 
 
 def test_a_letter_of_a_peer_is_neither_a_task_nor_a_remote_control_command() -> None:
     letter = b'{"task":"add","id":"1","args":[1],"method":"shutdown","protocol_version":"v1"}'
-    received: Any = from_row(letter, {"from": "mallory"}, Content.LETTER, 0, True, channel=None, delivery_tag=1)
+    received: Any = from_row(letter, {"from": "mallory"}, Content.LETTER, 0, True, None, 1, "tag")
     assert received.headers == {"from": "mallory"}
     received.accept = {"application/json", "application/x-msgpack"}
     with pytest.raises(ContentDisallowed):
@@ -132,4 +135,52 @@ def test_the_stored_form_is_json_that_others_can_read() -> None:
     stored = json.loads(row.headers)
     assert stored["task"] == "add"
     assert stored["root"] == json.loads(dumps(uuid.UUID(int=1)))
-    assert stored["kombu"]["content_type"] == "application/json"
+    assert stored["kombu"] == {"routing_key": "q", "properties": {}}
+
+
+def test_what_nearly_all_messages_have_is_not_stored_and_read_all_the_same() -> None:
+    usual = there_and_back(message(properties={"delivery_mode": 2, "priority": 0, "reply_to": "r"}))
+    assert (usual.content_type, usual.content_encoding) == ("application/json", "utf-8")
+    assert usual.properties == {"delivery_mode": 2, "priority": 0, "reply_to": "r"}
+    assert usual.delivery_info["exchange"] == ""
+    assert usual.delivery_info["priority"] == 0
+    transient = there_and_back(message(**{"content-encoding": "latin-1"}, properties={"delivery_mode": 1}), "ex")
+    assert transient.content_encoding == "latin-1"
+    assert transient.properties["delivery_mode"] == 1
+    assert transient.delivery_info["exchange"] == "ex"
+
+
+def test_what_a_worker_writes_to_the_headers_stays_with_this_delivery() -> None:
+    stored = {"id": "1", "kombu": {"properties": {}}}
+    received = from_row(b"[]", stored, Content.CELERY, 0, False, None, 1, "tag")
+    received.headers["hostname"] = received.properties["hostname"] = "here"
+    assert stored == {"id": "1", "kombu": {"properties": {}}}
+    again = from_row(b"[]", stored, Content.CELERY, 0, False, None, 1, "tag")
+    assert "hostname" not in again.headers
+    assert "hostname" not in again.properties
+
+
+def test_a_body_is_read_as_kombu_reads_it() -> None:
+    value = [["ü", uuid.UUID(int=1), datetime(2026, 1, 2, tzinfo=UTC)], {}, {"chord": None}]
+    received = there_and_back(message(dumps(value)))
+    received.accept = {"application/json"}
+    assert received.payload == value
+    for body in ("", "[1", b"\xff"):
+        bad = there_and_back(message(body))
+        bad.accept = {"application/json"}
+        if body:
+            with pytest.raises(DecodeError):
+                bad.decode()
+        else:
+            assert bad.decode() == b""
+    refused = there_and_back(message())
+    refused.accept = {"application/x-yaml"}
+    with pytest.raises(ContentDisallowed):
+        refused.decode()
+
+
+def test_a_body_is_read_by_a_json_serializer_of_the_projects_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._decoders, "application/json", lambda data: ("own", bytes(data)))
+    received = there_and_back(message())
+    received.accept = {"application/json"}
+    assert received.payload == ("own", b"[1]")

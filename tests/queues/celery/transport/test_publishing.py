@@ -6,8 +6,10 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -26,12 +28,13 @@ from queues.celery.transport.errors import InvalidBroker
 from queues.celery.transport.publishing import ConnectionPublisher
 from queues.celery.transport.store_connection import StoreConnection
 from queues.engine import NotMigrated
+from queues.engine.cluster.notifications.formats import FOLLOWING, Ready
 from queues.models import Queue as StoredQueue
 from tests.hydra.ports import reserved_port
 from tests.queues.celery.transport.blackhole import black_hole
 from tests.queues.celery.transport.conftest import Connect
 from tests.queues.celery.transport.tables import Got, Tables
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 ORDERS = Queue("orders")
 
@@ -53,6 +56,7 @@ def test_consumers_are_told_of_messages_also_after_a_transaction_was_rolled_back
             consumer.listen(queue)
         publisher.listen(9)  # psycopg deallocates all that is prepared only if it has prepared something itself
         publisher.post("announce", "", "{7}")
+        assert publisher.query("plan", name="none") == []
         with pytest.raises(ZeroDivisionError), publisher.transaction():
             raise ZeroDivisionError
         publisher.post("announce", "", "{8}")
@@ -62,6 +66,7 @@ def test_consumers_are_told_of_messages_also_after_a_transaction_was_rolled_back
             return heard == [7, 8]
 
         wait_until(told, lambda: f"both (now {heard})")
+        assert publisher.query("plan", name="none") == []
 
 
 def test_a_message_is_stored_when_publish_returns(connect: Connect, tables: Tables) -> None:
@@ -395,6 +400,51 @@ def test_without_confirms_a_consumer_is_told_too(connect: Connect) -> None:
     assert got.bodies(1) == ["now"]
 
 
+def test_messages_that_follow_an_announced_one_at_once_are_not_announced(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced: list[Ready] = []
+    now = 100.0
+    monkeypatch.setattr(publishing, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(StoreConnection, "announce", lambda self, news, temporary: announced.append(news))
+    for name in ("first", "second"):
+        StoredQueue.objects.create(name=name)
+    with contextlib.closing(StoreConnection(conninfo(connect()), 5)) as database:
+        publisher = ConnectionPublisher(database, Declared())
+
+        def announces(queue: str, priority: int = 0) -> bool:
+            publisher.publish([MessageRow(queue, b"{}", "{}", priority=priority)])
+            told, announced[:] = announced[:], []
+            assert all(news.followed for news in told)
+            return bool(told)
+
+        assert announces("first")
+        now += 0.9 * FOLLOWING
+        assert not announces("first")
+        assert announces("second")
+        assert announces("first", priority=3)  # it comes before those that engines look for
+        assert not announces("first", priority=2)
+        now += 1.1 * FOLLOWING
+        assert announces("first")
+        assert not announces("first")
+        StoredQueue.objects.filter(name="second").update(max_length=5)
+        assert announces("first")  # what was known of any queue is forgotten
+
+
+def test_what_replies_are_awaited_through_is_announced_each_time(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    announced: list[set[int]] = []
+    connection = connect()
+    channel = connection.channel()
+    channel.queue_declare("replies", auto_delete=True)
+    monkeypatch.setattr(StoreConnection, "announce", lambda self, news, temporary: announced.append(set(temporary)))
+    for _ in range(3):
+        channel.connection.publisher.publish([MessageRow("replies", b"{}", "{}")])
+    assert len(announced) == 3
+    assert all(announced)
+
+
 @pytest.mark.parametrize("apart", [False, True])
 def test_without_confirms_engines_are_told_of_every_queue_once(
     connect: Connect, tables: Tables, monkeypatch: pytest.MonkeyPatch, apart: bool
@@ -442,6 +492,55 @@ def test_without_confirms_messages_that_come_fast_are_stored_many_at_a_time(
         publisher._rows.extend([row] * count)
         assert publisher._take() == [row] * count
     assert waited == [unconfirmed.GATHER, unconfirmed.GATHER, unconfirmed.GATHER_FAST, unconfirmed.GATHER]
+
+
+def test_without_confirms_what_comes_while_the_thread_connects_is_stored_with_the_first_message(
+    connect: Connect, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored, connecting, come = list[int](), threading.Event(), threading.Event()
+    publish_all = ConnectionPublisher.publish
+
+    def note(self: ConnectionPublisher, rows: Sequence[MessageRow]) -> None:
+        stored.append(len(rows))
+        publish_all(self, rows)
+
+    def connect_slowly(*given: Any, **options: Any) -> StoreConnection:
+        connecting.set()
+        assert come.wait(PATIENCE)
+        return StoreConnection(*given, **options)
+
+    monkeypatch.setattr(ConnectionPublisher, "publish", note)
+    monkeypatch.setattr(unconfirmed, "StoreConnection", connect_slowly)
+    connection = connect(confirm_publish=False)
+    publish(connection, 0)
+    assert connecting.wait(PATIENCE)
+    for number in range(1, 20):
+        publish(connection, number)
+    come.set()
+    connection.release()
+    assert stored == [20]
+    assert len(bodies(tables)) == 20
+
+
+def test_without_confirms_a_caller_leaves_the_thread_its_turn_until_the_first_messages_are_stored(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[float] = []
+    monkeypatch.setattr("queues.celery.transport.unconfirmed.time.sleep", left.append)
+    publisher = unconfirmed.UnconfirmedPublisher(conninfo(connect()), 5, Declared(), 60)
+    publisher._thread = threading.current_thread()  # none is started
+    rows = [MessageRow("orders", b"{}", "{}")]
+    publisher.publish(rows)
+    assert left == []  # it may be the only one
+    publisher.publish(rows)
+    assert left == [unconfirmed.YIELD]
+    publisher._away = True
+    publisher.publish(rows)
+    publisher._away = False
+    assert publisher._wait_for_rows()  # they are not the first ones any more
+    publisher.publish(rows)
+    assert left == [unconfirmed.YIELD]
+    publisher._thread = None
 
 
 def test_without_confirms_what_cannot_be_stored_is_told_by_the_log(

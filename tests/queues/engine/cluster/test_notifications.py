@@ -32,6 +32,7 @@ from queues.engine.cluster.notifications.formats import (
     parse,
     parse_instruction,
 )
+from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.health import Health
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
 from tests.queues.engine.faults import Faults
@@ -39,7 +40,7 @@ from tests.queues.engine.faults import Faults
 IDS = st.integers(0, (1 << 31) - 1)
 BIGINTS = st.integers(1 - (1 << 63), (1 << 63) - 1)
 SENDABLE = st.one_of(
-    st.builds(Ready, st.dictionaries(IDS, BIGINTS, min_size=1, max_size=500)),
+    st.builds(Ready, st.dictionaries(IDS, BIGINTS, min_size=1, max_size=500), st.booleans()),
     st.builds(Dead, st.lists(IDS, min_size=1, max_size=2000).map(tuple)),
     st.builds(Gone, IDS),
     st.just(Watched()),
@@ -69,7 +70,8 @@ def total(parts: list[Any], whole: Any) -> Any:
     """The message that was sent in these parts."""
     match whole:
         case Ready():
-            return Ready({queue: first for part in parts for queue, first in part.queues.items()})
+            [followed] = {part.followed for part in parts}
+            return Ready({queue: first for part in parts for queue, first in part.queues.items()}, followed)
         case Dead():
             return Dead(tuple(queue for part in parts for queue in part.queues))
         case Disconnected():
@@ -119,6 +121,27 @@ async def test_a_notification_that_any_role_can_send_does_not_stop_the_node(
     assert await consumer.bodies(1) == [b"still here"]
     assert engine.node == node
     assert len([record for record in caplog.records if "notification" in record.message]) == 1
+
+
+async def test_messages_that_follow_announced_ones_are_looked_for_when_their_time_is_over(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await make_engine()
+    queue = store.queue("jobs")
+    await engine.queue("jobs")
+    looks: list[int] = []
+    look = LocalQueue.more_in_store
+
+    def note(self: LocalQueue, first_id: int) -> None:
+        looks.append(first_id)
+        look(self, first_id)
+
+    monkeypatch.setattr(LocalQueue, "more_in_store", note)
+    for first, end in ((7, ""), (8, ', "followed": true'), (9, ', "followed": 1')):
+        store.rows("select pg_notify('fivewire', %s)", f'{{"ready": {{"{queue}": {first}}}{end}}}')
+    store.rows("select pg_notify('fivewire', %s)", next(Ready({queue: 10}, followed=True).texts()))
+    await store.until(lambda: looks.count(10) == 2, "the second look for the last")
+    assert sorted(looks) == [7, 8, 8, 9, 10, 10]
 
 
 async def test_a_notification_whose_handling_fails_costs_only_itself(
