@@ -64,6 +64,14 @@ def test_a_new_database_gets_the_key_that_is_kept(tmp_path: Path) -> None:
     assert ApiKey.objects.count() == 1
 
 
+def test_an_empty_file_is_no_key(tmp_path: Path) -> None:
+    (tmp_path / "development_key").write_text("\n")
+    key = bootstrap.ensure_key(tmp_path)
+    assert len(key) > 20
+    (tmp_path / "development_key").write_text("")
+    assert bootstrap.ensure_key(tmp_path).startswith("'development' exists, but ")
+
+
 def test_a_key_whose_file_is_gone_or_says_another_is_said_to_be_unknown(tmp_path: Path) -> None:
     bootstrap.ensure_key(tmp_path)
     (tmp_path / "development_key").write_text("another\n")

@@ -51,7 +51,7 @@ class FakeSubscriber:
         return self._answer
 
     def receive(self, wait: float) -> bytes:
-        raise NotImplementedError
+        raise AssertionError("one of many is asked, and read when something has come")
 
     def settle(self) -> None:
         self.settled = True
@@ -67,7 +67,7 @@ class FakeDriver(FanoutDriver):
     subscribers: list[FakeSubscriber]
 
     def producer(self, index: int) -> Any:
-        raise NotImplementedError
+        raise AssertionError("subscribers publish nothing")
 
     def consumer(self, index: int) -> FakeSubscriber:
         return self.subscribers[index]
