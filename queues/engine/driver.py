@@ -128,8 +128,11 @@ class EngineConnection(AsyncConnection[TupleRow]):
         With `binary` results are sent in that format. Raises psycopg.Error."""
         if self.pgconn.pipeline_status:
             return await self.execute(statement(name), parameters, binary=binary)
-        async with self.lock:
+        await self.lock.acquire()
+        try:
             return await self.wait(self._ask(name, parameters, binary))
+        finally:
+            self.lock.release()
 
     async def rows(
         self, name: str, parameters: Mapping[str, Any] | None = None, *, prepare: bool | None = None

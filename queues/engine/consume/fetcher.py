@@ -71,7 +71,8 @@ class Fetcher:
         #: The last message id that was claimed, without its priority.
         self.last_id = 0
         self._wanted: dict[LocalQueue, None] = {}
-        self._nearly_done: dict[LocalQueue, None] = {}
+        #: Queues whose backlog is claimed but for messages that came meanwhile: the publish writer calls `finish`.
+        self.nearly_done: dict[LocalQueue, None] = {}
         #: Queues whose low watermark is behind their claims.
         self._lagging: dict[LocalQueue, None] = {}
         self._wake = asyncio.Event()
@@ -90,7 +91,7 @@ class Fetcher:
 
     def want(self, queue: LocalQueue) -> None:
         """Claim for this queue soon, unless a claim for it is under way or planned."""
-        if not queue.backlog.claiming and queue not in self._wanted and queue not in self._nearly_done:
+        if not queue.backlog.claiming and queue not in self._wanted and queue not in self.nearly_done:
             self._wanted[queue] = None
             self._wake.set()
 
@@ -104,7 +105,7 @@ class Fetcher:
                 queue = next(iter(self._wanted))
                 del self._wanted[queue]
                 if queue.backlog.state is State.NEARLY_DONE and self._writer_busy():
-                    self._nearly_done[queue] = None
+                    self.nearly_done[queue] = None
                 else:
                     await self._patience.after(await self._try(connection, queue), self.health, CLAIMING)
 
@@ -149,7 +150,7 @@ class Fetcher:
     async def finish(self, connection: Connection) -> None:
         """Claim the rest of backlogs that were emptied but for messages of the meantime. The writer calls this between
         two writes, when no message can arrive."""
-        left, self._nearly_done = self._nearly_done, {}
+        left, self.nearly_done = self.nearly_done, {}
         for queue in left:
             for _ in range(FINISHING_CLAIMS):
                 if queue.backlog.unclaimed and not queue.backlog.claiming and (queue.room > 0 or queue.overtaken):
@@ -157,7 +158,7 @@ class Fetcher:
 
     def take_back(self) -> None:
         """The writer is idle: backlogs left to it are claimed here."""
-        left, self._nearly_done = self._nearly_done, {}
+        left, self.nearly_done = self.nearly_done, {}
         for queue in left:
             queue.backlog.writer_idle()
             self.want(queue)

@@ -286,7 +286,8 @@ class PublishWriter:
         unknown = [publisher.destination for publisher, _ in work if routing.targets(publisher.destination) is None]
         if unknown:
             await routing.resolve(connection, unknown)
-        await self.fetcher.finish(connection)
+        if self.fetcher.nearly_done:
+            await self.fetcher.finish(connection)
         plan = Plan(self.segment_messages)
         time = now()
         for publisher, groups in work:
@@ -384,7 +385,9 @@ class PublishWriter:
                 insert.store(await cursor.fetchone())
 
     async def _write(self, connection: Connection, insert: Insert) -> None:
-        insert.store(await (await self._send(connection, insert)).fetchone())
+        parameters = insert.parameters(self.routing.version, self.node.id, self.node.slot)
+        row = await (await connection.run("publish_leased", parameters)).fetchone() if insert.wanted else None
+        insert.store(row or await (await connection.run(insert.statement, parameters)).fetchone())
 
     async def _send(self, connection: Connection, insert: Insert) -> Answer:
         parameters = insert.parameters(self.routing.version, self.node.id, self.node.slot)

@@ -184,13 +184,19 @@ class Insert:
             return "publish_segment"
         return "publish_one" if len(self.writes) == write.width == 1 else "publish"
 
+    @property
+    def wanted(self) -> bool:
+        """Whether consumers of this node wait for its messages, all of one queue: publish_leased is tried first."""
+        write = self.writes[0]
+        if len(self.writes) > 1 or write.width > 1 or not write.joins:
+            return False
+        return write.buffers[0] is not None and write.queues[0] in write.single
+
     def parameters(self, version: int, node: int, slot: int) -> dict[str, Any]:
         """The statement's parameters; `slot` is that of segments which are leased at once."""
-        of_statement = {
-            "publish_one": self._one, "publish_segment": self._packed, "publish_detailed": self._detailed,
-            "publish": self._plain,
-        }  # fmt: skip
-        return {"version": version, "node": node, **of_statement[self.statement](slot)}
+        parameters = _PARAMETERS[self.statement](self, slot)
+        parameters["version"], parameters["node"] = version, node
+        return parameters
 
     def _one(self, slot: int) -> dict[str, Any]:
         [write] = self.writes
@@ -282,6 +288,13 @@ class Insert:
         flags = iter(leased)
         for write, offset in zip(self.writes, self._offsets(), strict=True):
             write.store(first + offset, tuple(islice(flags, write.width)))
+
+
+#: By statement, what makes its parameters.
+_PARAMETERS: Final = {
+    "publish_one": Insert._one, "publish_segment": Insert._packed, "publish_detailed": Insert._detailed,
+    "publish": Insert._plain,
+}  # fmt: skip
 
 
 def _or_null(value: int | None) -> int | str:

@@ -47,21 +47,21 @@ async def test_a_server_that_refuses_for_now_keeps_publishes_and_acknowledgement
     make_engine: MakeEngine, store: Store, faults: Faults
 ) -> None:
     engine = await make_engine()
-    queue = store.queue("orders")
+    queue, _ = store.queue("orders"), store.queue("later")
     producer, buffer = Producer(engine), await engine.queue("orders")
     node, consumer = engine.node, Consumer(buffer)
     await producer.publish("orders", b"before")
     taken = await consumer.next()
     assert taken is not None
     faults.put("publish_one", "53100", times=1000)
-    batch = producer.send("orders", b"after")
+    batch = producer.send("later", b"after")
     await faults.until_hit("publish_one", 2)
     assert any("the database's disk is full" in reason for reason in engine.unready_reasons())
     assert buffer.ack(taken[0])
     await store.until(lambda: store.archived(queue), "what frees the disk: acknowledgements go on")
     faults.clear()
     await producer.wait(batch)
-    assert await consumer.bodies(1) == [b"after"]
+    assert await Consumer(await engine.queue("later")).bodies(1) == [b"after"]
     assert (engine.node, engine.counts.reconnects, producer.failed) == (node, 0, [])
     await store.until(lambda: not engine.unready_reasons(), "it is ready again")
 

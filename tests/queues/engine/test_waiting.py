@@ -101,7 +101,7 @@ async def test_a_high_priority_is_pushed_although_memory_is_full_and_the_writer_
         writing = asyncio.create_task(producer.publish_detailed("other", DetailedMessage(b"x", key="k")))
         await store.until(lambda: not engine.writer.idle, "the writer is busy")
         worker.grant(1)
-        await store.until(lambda: not buffer.overtaken or buffer in engine.fetcher._nearly_done, "the writer has it")
+        await store.until(lambda: not buffer.overtaken or buffer in engine.fetcher.nearly_done, "the writer has it")
         await writing  # it is refused after a second try, before which the writer claims
     assert await worker.bodies(1) == [b"urgent too"]
 
