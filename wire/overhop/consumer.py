@@ -27,7 +27,7 @@ class ConsumerOwner(Protocol):
 
     connection: Connection
     client: ClientConnection
-    assignments: Assignments
+    assignments: Assignments[Consumer]
     names: AllJobNames
 
     def send_quests(self, frames: list[bytes | bytearray], count: int) -> None:
@@ -96,7 +96,7 @@ class Consumer(PushConsumer):
         return tags, ids, values
 
     def _push_alike(
-        self, pushed: Pushed, deadline: str | None, most: int, tags: Sequence[int], ids: Sequence[int],
+        self, pushed: Pushed[Consumer], deadline: str | None, most: int, tags: Sequence[int], ids: Sequence[int],
         payloads: Sequence[bytes],
     ) -> bytes | bytearray:  # fmt: skip
         """Assign jobs that have all but their payloads in common; returns their QUESTs."""

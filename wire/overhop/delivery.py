@@ -83,7 +83,7 @@ class Deliveries:
         #: Grows whenever the snapshot may have become another, unless the client sent a message that did it.
         self.changes = 0
         self._by_queue: dict[str, Consumer] = {}
-        self.assignments = Assignments()
+        self.assignments = Assignments[Consumer]()
         self.names = service.names
         self._service = service
         self._engine = service.engine
@@ -268,7 +268,7 @@ class Deliveries:
             "active": len(self.assignments),
         }  # fmt: skip
 
-    def _assignment(self, jid: str) -> Assignment:
+    def _assignment(self, jid: str) -> Assignment[Consumer]:
         job = self.assignments.get(jid.encode())
         if job is None:
             raise _not_found(jid)

@@ -18,6 +18,7 @@ from wire.overhop.codec.fields import MAX_NAME, forbidden
 from wire.overhop.machine import Limits
 from wire.overhop.payloads import AllJobNames
 from wire.overhop.queries import Queries
+from wire.server import ensure_queue
 from wire.unconfirmed import UnconfirmedByClient
 
 logger = logging.getLogger(__name__)
@@ -98,11 +99,7 @@ class OverhopService:
 
     async def start(self) -> None:
         """Begin. Raises StoreUnavailable."""
-        options = self.engine.options
-        await self.engine.request(
-            "ensure_queue", name=SYSTEM_QUEUE, max_attempts=options.max_attempts, retry_backoff=options.retry_backoff,
-            ack_timeout=options.ack_timeout,
-        )  # fmt: skip
+        await ensure_queue(self.engine, SYSTEM_QUEUE)
         self._tasks = [
             asyncio.create_task(self._beat(), name="overhop heartbeat"),
             asyncio.create_task(self._write_snapshots(), name="overhop workers"),

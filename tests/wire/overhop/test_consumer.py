@@ -24,7 +24,7 @@ class Owner:
         self.failures = self.changes = 0
         self.connection: Any = SimpleNamespace(name="overhop 10.0.0.1:7", listener=self)
         self.client: Any = None
-        self.assignments = Assignments()
+        self.assignments = Assignments[Consumer]()
         self.names = AllJobNames()
         self.sent = b""
 
