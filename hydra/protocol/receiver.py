@@ -5,16 +5,19 @@ Over a link that has not joined, only the messages of its handshake are taken.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Final
 
 from hydra.protocol import messages
 from hydra.protocol.bridge import Bridge
+from hydra.protocol.codec import bare
 from hydra.protocol.core import Core
 from hydra.protocol.election import Election
 from hydra.protocol.heartbeat import Heartbeat
 from hydra.protocol.induction import Induction
 from hydra.protocol.links import NodeLink, State
-from hydra.protocol.messages import Drop, Message, Ping, bare
+from hydra.protocol.messages import Drop, Knock, Message, Ping
 from hydra.protocol.neighbours import Neighbours
 from hydra.protocol.roles import Event
 from hydra.protocol.transitions import Transitions
@@ -39,38 +42,10 @@ class Receiver:
             return
         if not link.extended:
             message = self._without_attributes(link, message)
-        match message:
-            case messages.Ping():
-                self._take_ping(link, message)
-            case messages.Pong():
-                self.heartbeat.on_pong(message, link)
-            case messages.Recv():
-                self.bridge.on_recv(message, link)
-            case messages.Send():
-                self.bridge.on_send(message, link)
-            case messages.Ask():
-                self.bridge.on_ask(message, link)
-            case messages.Drop():
-                self._take_drop(link, message)
-            case messages.Nominate():
-                if self.election.on_nominate(message, link):
-                    self.transitions.on(Event.NOMINATION, nominated=message)
-            case messages.Pledge():
-                self.transitions.on(self.election.on_pledge(message, link))
-            case messages.Call():
-                self.election.on_call(message, link)
-            case messages.Elect():
-                self.transitions.on(self.election.on_elect(message, link))
-            case messages.Knock() if message.ind == link.peer:
-                self.induction.on_own_knock(message, link)
-            case messages.Knock():
-                self.induction.on_knock(message, link)
-            case messages.Meet():
-                self.induction.on_meet(message, link)
-            case messages.Welcome():
-                self.induction.on_welcome(message, link)
-            case messages.Hello():
-                self.induction.on_hello(message, link)
+        event = _RULES[type(message)](self)(message, link)
+        self.transitions.on(event, message)
+        if event is Event.LEADER_HEARD and isinstance(message, Ping):
+            self.bridge.follow(message.next, link)
 
     def _without_attributes(self, link: NodeLink, message: Message) -> Message:
         """Take attributes as a sign that the neighbour knows them, if this node has knocked; else remove them."""
@@ -82,7 +57,7 @@ class Receiver:
         return message
 
     def _take_handshake(self, link: NodeLink, message: Message) -> None:
-        if isinstance(message, messages.Knock):
+        if isinstance(message, Knock):
             self.induction.on_own_knock(message, link)
         elif not link.asked:
             self.neighbours.count_ignored(link)
@@ -95,17 +70,17 @@ class Receiver:
         else:
             self.neighbours.count_ignored(link)
 
-    def _take_ping(self, link: NodeLink, message: Ping) -> None:
-        event = self.heartbeat.on_ping(message, link)
-        if event is Event.LEADER_HEARD:
-            self.transitions.on(event, heard=message)
-            self.bridge.follow(message.next, link)
+    def on_knock(self, message: Knock, link: NodeLink) -> None:
+        """A neighbour knocks for itself, or the mediator for a server."""
+        if message.ind == link.peer:
+            self.induction.on_own_knock(message, link)
         else:
-            self.transitions.on(event)
+            self.induction.on_knock(message, link)
 
     # Dropping of nodes.
 
-    def _take_drop(self, link: NodeLink, message: Drop) -> None:
+    def on_drop(self, message: Drop, link: NodeLink) -> None:
+        """A node is dropped: this one, or another."""
         core = self.core
         if not core.is_new(message) and message.id not in core.members and message.id != core.id:
             return
@@ -138,3 +113,24 @@ class Receiver:
     def _dropped(self, reason: str) -> None:
         self.neighbours.close_all(f"dropped: {reason or 'no reason given'}")
         self.transitions.on(Event.DROPPED)
+
+
+#: Handles a message, and returns the event that it is for the table of roles, if it is one.
+_Rule = Callable[[Any, NodeLink], Event | None]
+
+_RULES: Final[dict[type[Message], Callable[[Receiver], _Rule]]] = {
+    Ping: lambda node: node.heartbeat.on_ping,
+    messages.Pong: lambda node: node.heartbeat.on_pong,
+    messages.Recv: lambda node: node.bridge.on_recv,
+    messages.Send: lambda node: node.bridge.on_send,
+    messages.Ask: lambda node: node.bridge.on_ask,
+    Drop: lambda node: node.on_drop,
+    messages.Nominate: lambda node: node.election.on_nominate,
+    messages.Pledge: lambda node: node.election.on_pledge,
+    messages.Call: lambda node: node.election.on_call,
+    messages.Elect: lambda node: node.election.on_elect,
+    Knock: lambda node: node.on_knock,
+    messages.Meet: lambda node: node.induction.on_meet,
+    messages.Welcome: lambda node: node.induction.on_welcome,
+    messages.Hello: lambda node: node.induction.on_hello,
+}
