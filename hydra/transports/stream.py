@@ -1,6 +1,6 @@
 """A link over a stream of bytes: the proof of the secret, then lines; bounded, and never waiting.
 
-TCP and named pipes give it a `ByteCarrier`, call `data_received` with bytes, and `lost` at the end.
+TCP, UDP and named pipes give it a `ByteCarrier`, call `data_received` or `take` with bytes, and `lost` at the end.
 
     PROVING --proved, or there is no secret--> OPEN --closed by either side--> CLOSED
     PROVING --wrong, too late, closed--> CLOSED: the link was never opened
@@ -104,12 +104,13 @@ class StreamLink:
         """Take bytes. An unforeseen error costs this link alone."""
         self._received = True
         try:
-            self._take(data)
+            self.take(data)
         except Exception as error:
             self._options.fault(f"link with {self.origin}", error)
             self.lost(f"a fault in what came over it: {type(error).__name__}")
 
-    def _take(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
+        """Take bytes; an unforeseen error is raised."""
         if self.state is StreamState.PROVING and self._proof is not None:
             data = self._prove(self._proof, data)
         if data and self.state is StreamState.OPEN and self._handler is not None:

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from hydra import clock
 from hydra.transports.address import UdpAddress
-from hydra.transports.base import Accept, Handler, TransportError, TransportOptions
+from hydra.transports.base import Accept, TransportError, TransportOptions
 from hydra.transports.datagrams import DatagramPacker, begins_with_message, whole_lines
 from hydra.transports.error_texts import reason
 from hydra.transports.icmp import take_refusals
+from hydra.transports.stream import StreamLink
 from wire.net.address import ip_address
 from wire.net.limits import LogThrottle
 
@@ -34,7 +35,7 @@ class UdpSocket(asyncio.DatagramProtocol):
         self._sock = sock
         self._options = options
         self._accept = accept
-        self._links: dict[Any, UdpLink] = {}
+        self._links: dict[Any, UdpCarrier] = {}
         self._transport: asyncio.BaseTransport | None = None
         self._loop = asyncio.get_running_loop()
         self._throttle = LogThrottle()
@@ -68,7 +69,7 @@ class UdpSocket(asyncio.DatagramProtocol):
         self._wanted = False
         self._loop.call_soon(self._close_if_unused)
 
-    def send(self, link: UdpLink, datagram: bytes) -> None:
+    def send(self, link: UdpCarrier, datagram: bytes) -> None:
         """Send a datagram, or lose it."""
         for _ in range(ATTEMPTS):
             try:
@@ -83,7 +84,7 @@ class UdpSocket(asyncio.DatagramProtocol):
             else:
                 return
 
-    def forget(self, link: UdpLink) -> None:
+    def forget(self, link: UdpCarrier) -> None:
         """A link has ended."""
         if self._links.get(link.remote) is link:
             del self._links[link.remote]
@@ -113,7 +114,7 @@ class UdpSocket(asyncio.DatagramProtocol):
 
     # Links.
 
-    def _admit(self, remote: Any, accept: Accept) -> UdpLink | None:
+    def _admit(self, remote: Any, accept: Accept) -> UdpCarrier | None:
         accepted = sum(not link.dialled for link in self._links.values())
         if accepted < MAX_ACCEPTED:
             return self._add(remote, accept, dialled=False)
@@ -121,11 +122,10 @@ class UdpSocket(asyncio.DatagramProtocol):
             logger.warning("UDP port %d refused %d link(s): %d are open already", self.port, count, accepted)
         return None
 
-    def _add(self, remote: Any, opened: Accept, *, dialled: bool) -> UdpLink | None:
-        link = UdpLink(self, remote, self._options.idle, dialled=dialled)
-        self._links[remote] = link
-        link.start(opened)
-        return link if link.is_open else None
+    def _add(self, remote: Any, opened: Accept, *, dialled: bool) -> UdpCarrier:
+        carrier = self._links[remote] = UdpCarrier(self, remote, self._options, opened, dialled=dialled)
+        carrier.link.start()
+        return carrier
 
     def _note_refusals(self) -> None:
         for remote in take_refusals(self._sock):
@@ -139,81 +139,64 @@ class UdpSocket(asyncio.DatagramProtocol):
             self._transport = None
 
 
-class UdpLink:
-    """One link (see `TransportLink`)."""
+class UdpCarrier:
+    """Carries one link's lines in datagrams (`hydra.transports.stream.ByteCarrier`)."""
 
-    def __init__(self, socket: UdpSocket, remote: Any, idle: float, *, dialled: bool) -> None:
+    def __init__(
+        self, socket: UdpSocket, remote: Any, options: TransportOptions, opened: Accept, *, dialled: bool
+    ) -> None:
         self.remote = remote
         self.dialled = dialled
-        self.is_open = True
+        self.link = StreamLink(self, str(ip_address(remote[0])), options, opened, dialled=dialled)
         self._socket = socket
-        self._idle = idle
-        self._handler: Handler | None = None
+        self._idle = options.idle
+        self._is_open = True
         self._packer = DatagramPacker()
         self._loop = asyncio.get_running_loop()
         self._heard = clock.now()
-        self._timer = self._loop.call_later(idle, self._look)
+        self._timer = self._loop.call_later(self._idle, self._look)
         self._flush_soon: asyncio.Handle | None = None
-
-    @property
-    def origin(self) -> str:
-        """The IP address of the other side."""
-        return str(ip_address(self.remote[0]))
-
-    def start(self, opened: Accept) -> None:
-        """Open the link."""
-        handler: Handler | None = None
-        try:
-            handler = opened(self)
-        finally:
-            if handler is None:
-                self.close()
-        if self.is_open:
-            self._handler = handler
 
     def write(self, data: bytes) -> None:
         """Send lines; those of one turn of the event loop share datagrams."""
-        if not self.is_open:
+        if not self._is_open:
             return
         for datagram in self._packer.add(data):
             self._socket.send(self, datagram)
         if self._flush_soon is None:
             self._flush_soon = self._loop.call_soon(self._flush)
 
+    def get_write_buffer_size(self) -> int:
+        """Nothing is queued."""
+        return 0
+
     def close(self) -> None:
-        """End the link; the handler is not called any more."""
-        self._handler = None
-        if self.is_open:
-            self._flush()
-            self._over()
+        """Send what was written in this turn, then close."""
+        self._flush()
+        self.abort()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._is_open:
+            self._is_open = False
+            self._timer.cancel()
+            if self._flush_soon is not None:
+                self._flush_soon.cancel()
+            self._socket.forget(self)
 
     def datagram_received(self, data: bytes) -> None:
         """Take a datagram."""
         self._heard = clock.now()
-        if self._handler is not None:
-            self._handler.received(whole_lines(data))
+        self.link.take(whole_lines(data))
 
     def end(self, reason: str) -> None:
         """End the link; the handler is called later."""
-        if self.is_open:
-            self._over()
-            self._loop.call_soon(self._tell, reason)
-
-    def _tell(self, reason: str) -> None:
-        handler, self._handler = self._handler, None
-        if handler is not None:
-            handler.closed(reason)
-
-    def _over(self) -> None:
-        self.is_open = False
-        self._timer.cancel()
-        if self._flush_soon is not None:
-            self._flush_soon.cancel()
-        self._socket.forget(self)
+        self.abort()
+        self._loop.call_soon(self.link.lost, reason)
 
     def _flush(self) -> None:
         self._flush_soon = None
-        if self.is_open and (datagram := self._packer.take()):
+        if self._is_open and (datagram := self._packer.take()):
             self._socket.send(self, datagram)
 
     def _look(self) -> None:

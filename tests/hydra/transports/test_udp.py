@@ -259,7 +259,7 @@ async def test_loss_on_the_way_loses_whole_lines(monkeypatch: pytest.MonkeyPatch
                 with monkeypatch.context() as patch:
                     patch.setattr(udpsocket.UdpSocket, "send", lambda *args: None)
                     here.link.write(line)
-                    here.link._flush()  # type: ignore[attr-defined]
+                    here.link._channel._flush()  # type: ignore[attr-defined]
             await asyncio.sleep(0)
         await there.hears(heard)
 
@@ -270,7 +270,7 @@ async def test_a_node_writes_from_the_port_that_it_listens_on() -> None:
         here = await dialled(other.address, OPTIONS, own)
         here.link.write(KNOCK)
         there = await door.end()
-        remote = there.link.remote  # type: ignore[attr-defined]
+        remote = there.link._channel.remote  # type: ignore[attr-defined]
         assert remote == ("127.0.0.1", port_of(own.address))
         here.link.close()
         there.link.close()
