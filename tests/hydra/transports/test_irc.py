@@ -11,14 +11,12 @@ from typing import Any
 import pytest
 
 import hydra.transports.irc as transport
-import hydra.transports.irc_link
 from hydra.irc.attempt import AttemptState
 from hydra.irc.settings import IrcTimes
 from hydra.transports import dial, listen
 from hydra.transports.address import IrcAddress, parse_node_address
 from hydra.transports.base import Handler, TransportError, TransportLink, TransportOptions
-from hydra.transports.irc import IrcListener, dial_irc, listen_irc
-from hydra.transports.irc_link import IrcLink
+from hydra.transports.irc import IrcLink, IrcListener, dial_irc, listen_irc
 from hydra.transports.secret import NONCE_SIZE, Proof
 from tests.hydra.irc.client import Client
 from tests.hydra.irc.server import IrcServerProcess
@@ -267,7 +265,7 @@ async def test_a_neighbour_that_is_silent_for_too_long_is_given_up(room: Room) -
 
 
 async def test_a_link_that_cannot_keep_up_is_closed(listening: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hydra.transports.irc_link, "MAX_WAITING", 5000)
+    monkeypatch.setattr(transport, "MAX_WAITING", 5000)
     dialled = await listening.dial(IrcTimes(burst=2, interval=60))
     for number in range(6):
         dialled.link.write(b"RECV %d " % number + b"x" * 1000 + b"\r\n")
