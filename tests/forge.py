@@ -55,7 +55,7 @@ IMPORTED: Final = (
     "peers.gateway", "peers.metrics", "peers.server.lifespan", "peers.session", "queues.audit.anchor_check",
     "queues.audit.reading", "queues.audit.signing", "queues.checks", "queues.control_room", "queues.etl.runner",
     "queues.operations.verifications", "queues.processors", "queues.samples", "wire.checks", "wire.net.tls",
-    "wire.overhop.consumer",
+    "wire.overhop.payloads",
 )  # fmt: skip
 
 
