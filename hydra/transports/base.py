@@ -89,9 +89,8 @@ Accept = Callable[[TransportLink], Handler | None]
 class LinkListener(Protocol):
     """An acceptor of links."""
 
-    @property
-    def address(self) -> str:
-        """The address that other nodes dial, with the real port."""
+    address: str
+    """What other nodes dial, with the real port."""
 
     async def close(self) -> None:
         """Accept no more links. Open links stay."""

@@ -55,6 +55,7 @@ class FifoListener:
 
     def __init__(self, address: FifoAddress, options: TransportOptions, accept: Accept) -> None:
         """Raises TransportError."""
+        self.address = str(address)
         self._address = address
         self._options = options
         self._accept = accept
@@ -67,11 +68,6 @@ class FifoListener:
         self._retry: asyncio.TimerHandle | None = None
         self._throttle = LogThrottle()
         self._open()
-
-    @property
-    def address(self) -> str:
-        """The address that other nodes dial."""
-        return str(self._address)
 
     async def close(self) -> None:
         """Accept no more links, and remove the pipes made here; an open link stays."""
@@ -151,7 +147,7 @@ class FifoListener:
             return
         self._pipe.release()
         writer = PipeWriter(fd, broken=lambda: self._end_link(CLOSED), closed=self._link_closed)
-        self._link = StreamLink(writer, str(self._address), self._options, self._accept, dialled=False)
+        self._link = StreamLink(writer, self.address, self._options, self._accept, dialled=False)
         self._link.outcome.add_done_callback(self._report)
         writer.write(bytes(start))
         self._link.start()

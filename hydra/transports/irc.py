@@ -342,15 +342,11 @@ class IrcListener(IrcClient):
 
     def __init__(self, address: IrcAddress, options: TransportOptions, accept: Accept) -> None:
         super().__init__(address, IrcUser(address.nick, other_nicks=False), options)
+        self.address = str(address)
         self._accept: Accept | None = accept
         self._rng = Random()
         self._wait = RECONNECT[0]
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def address(self) -> str:
-        """See `LinkListener`."""
-        return str(self._address)
 
     async def close(self) -> None:
         """See `LinkListener`. The client leaves IRC with its last link."""

@@ -87,14 +87,9 @@ class UdpListener:
     """Accepts links over UDP."""
 
     def __init__(self, address: UdpAddress, sockets: list[UdpSocket]) -> None:
-        self._address = address
+        self.address = str(address)
         self.sockets = sockets
         """One for each IP address of the host."""
-
-    @property
-    def address(self) -> str:
-        """The address that other nodes dial."""
-        return str(self._address)
 
     async def close(self) -> None:
         """Accept no more links; a socket closes with its last link."""

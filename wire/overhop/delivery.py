@@ -137,10 +137,6 @@ class Consumer(PushConsumer):
         """Count jobs as no longer the worker's."""
         self.active -= count
 
-    def wall_time(self, moment: float) -> float:
-        """A monotonic time as a Unix time."""
-        return moment + time() - monotonic()
-
     def grant(self, credits: int) -> None:
         """Let so many more jobs be pushed."""
         if self.kept_credits:
@@ -153,10 +149,6 @@ class Consumer(PushConsumer):
         self.kept_credits = 0
         self.buffer.dispatcher().withdraw(self)
         self.buffer.leave(self, finish=True)
-
-    def lose(self) -> None:
-        """The worker is gone: of a queue with a single active consumer its jobs go back in place."""
-        self.buffer.leave(self)
 
     def set_aside(self) -> None:
         """Take no more jobs for now."""
@@ -333,7 +325,7 @@ class Deliveries:
         except KeyError:
             raise _not_found(jid) from None
         if moved is not None:
-            later = replace(pushed, deadline=pushed.consumer.wall_time(moved))
+            later = replace(pushed, deadline=moved + time() - monotonic())
             self.assignments.replace(jid.encode(), (later, tag))
         self._ok(rid)
 
@@ -381,10 +373,11 @@ class Deliveries:
             self._replies.begin()  # what follows waits for this too
 
     def lose(self) -> None:
-        """The worker is gone: another attempt for each of its jobs, after the backoff."""
+        """The worker is gone: another attempt for each of its jobs, after the backoff; those of a queue with a single
+        active consumer go back in place."""
         jobs = self.assignments.take_all()
         for consumer in {pushed.consumer for pushed, _ in jobs}:
-            consumer.lose()
+            consumer.buffer.leave(consumer)
         for pushed, tag in jobs:
             pushed.consumer.buffer.give_back(tag, error="the worker disconnected")
 
