@@ -88,11 +88,11 @@ class Room:
             return None
         self.accepted.append(End(link))
         self._changed.notify()
-        return self.accepted[-1]
+        return Handler(self.accepted[-1].received, self.accepted[-1].closed)
 
     def open(self, link: TransportLink) -> Handler | None:
         self.opened.append(End(link))
-        return self.opened[-1]
+        return Handler(self.opened[-1].received, self.opened[-1].closed)
 
     async def listen(self, irc: IrcTimes = FAST, **options: Any) -> IrcListener:
         self.listener = await listen_irc(self.address, TransportOptions(irc=irc, **options), self.accept)
