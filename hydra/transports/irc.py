@@ -31,8 +31,9 @@ from hydra.irc.nicks import drawn_nick
 from hydra.irc.pieces import UNKNOWN, Piece, PieceKind, PiecePacker, PieceUnpacker, parse_piece, unescape
 from hydra.irc.settings import IrcServer, IrcUser
 from hydra.transports.address import IrcAddress
-from hydra.transports.base import Accept, Handler, TransportError, TransportOptions
-from hydra.transports.secret import NONCE_SIZE, Proof, SecretError
+from hydra.transports.base import Accept, TransportError, TransportOptions
+from hydra.transports.secret import SecretError
+from hydra.transports.stream import StreamLink, StreamState
 
 logger = logging.getLogger("hydra.irc")
 
@@ -48,10 +49,25 @@ MAX_FAREWELLS: Final = 16
 RECONNECT: Final = (1.0, 60.0)
 
 
-class IrcLink:
-    """A link to one nick. A client carries it: its own if it was dialled, the listener's if it was accepted."""
+class IrcStream(StreamLink):
+    """A link that calls the other side by its nick."""
 
-    def __init__(self, carrier: IrcClient, nick: str, origin: str, opened: Accept) -> None:
+    def __init__(self, carrier: IrcLink, origin: str, opened: Accept, *, dialled: bool) -> None:
+        super().__init__(carrier, origin, carrier.client.transport, opened, dialled=dialled)
+        self._who = f"{carrier.nick} on IRC"
+
+    def _too_late(self, seconds: float) -> str:
+        return f"{self._who} has not proved for {seconds:g} s that it knows the secret"
+
+    def _unproved(self, error: SecretError) -> str:
+        return f"{self._who} has not proved that it knows the secret: {error}"
+
+
+class IrcLink:
+    """Carries a link to one nick (`hydra.transports.stream.ByteCarrier`), by an IRC client: its own if the link was
+    dialled, the listener's if it was accepted."""
+
+    def __init__(self, client: IrcClient, nick: str, origin: str, opened: Accept, *, dialled: bool) -> None:
         self.nick = nick
         self.mask: NickMask | None = None
         """The other side's mask by the server's word, once a message has come from it."""
@@ -61,23 +77,13 @@ class IrcLink:
         """Whether it waits for its turn to send."""
         self.open = True
         self.packer = PiecePacker(secrets.token_hex(4))
+        self.client = client
         self._unpacker = PieceUnpacker()
-        self.carrier = carrier
-        self.origin = origin
-        self._opened = opened
-        self._handler: Handler | None = None
-        self._proof: Proof | None = None
         self._loop = asyncio.get_running_loop()
-        self.ready: asyncio.Future[str | None] = self._loop.create_future()
-        """Done when the link is open; a result other than None is the reason why it never will be."""
         self._heard = clock.now()
-        self._idle_timer = self._loop.call_later(carrier.transport.idle, self._look)
-        self._proof_timer: asyncio.TimerHandle | None = None
-
-    @property
-    def proving(self) -> bool:
-        """Whether the other side has yet to prove that it knows the secret."""
-        return self._proof is not None
+        self._idle_timer = self._loop.call_later(client.transport.idle, self._look)
+        self.link = IrcStream(self, origin, opened, dialled=dialled)
+        self.link.outcome.add_done_callback(self._report)
 
     # To the other side.
 
@@ -90,29 +96,17 @@ class IrcLink:
         """Wait for no turn: there is nothing to send."""
         self.queued = False
 
-    def begin(self, *, dialled: bool) -> None:
-        """Open the link, after the proof of the secret if there is one."""
-        transport = self.carrier.transport
-        if not transport.secret:
-            self._introduce()
-            return
-        self._proof = Proof(transport.secret, dialled=dialled, nonce=secrets.token_bytes(NONCE_SIZE))
-        self._proof_timer = self._loop.call_later(
-            transport.proof_timeout,
-            self.end,
-            f"{self.nick} on IRC has not proved for {transport.proof_timeout:g} s that it knows the secret",
-        )
-        self.write(self._proof.greeting)
-
     def write(self, data: bytes) -> None:
-        """See `TransportLink`."""
-        if not self.open:
-            return
+        """Send lines in turns with other links; more than `MAX_WAITING` bytes end the link."""
         self.packer.put(data)
         if self.packer.waiting > MAX_WAITING:
             self._loop.call_soon(self.end, f"{self.nick} on IRC does not keep up")
         else:
-            self.carrier.queue(self)
+            self.client.queue(self)
+
+    def get_write_buffer_size(self) -> int:
+        """Nothing that would have to be dropped: what waits is bounded by `write`."""
+        return 0
 
     # From the other side.
 
@@ -130,63 +124,39 @@ class IrcLink:
     def take(self, piece: Piece) -> None:
         """Take a message."""
         self._heard = clock.now()
-        data = self._unpacker.take(piece)
-        if data and self._proof is not None:
-            data = self._prove(self._proof, data)
-        if data and self._handler is not None:
-            self._handler.received(data)
-
-    def _prove(self, proof: Proof, data: bytes) -> bytes:
-        try:
-            answer = proof.feed(data)
-        except SecretError as error:
-            self.end(f"{self.nick} on IRC has not proved that it knows the secret: {error}")
-            return b""
-        self.write(answer)
-        if not proof.proved:
-            return b""
-        self._proof = None
-        if self._proof_timer is not None:
-            self._proof_timer.cancel()
-        self._introduce()
-        return proof.rest
-
-    def _introduce(self) -> None:
-        self._handler = self._opened(self)
-        if not self.ready.done():
-            self.ready.set_result(None)
-        if self._handler is None:
-            self.close()
+        if data := self._unpacker.take(piece):
+            self.link.take(data)
 
     # The end.
 
     def close(self) -> None:
-        """See `TransportLink`."""
-        self._over("closed", tell=True)
+        """End at once; the other side is told why its proof was not accepted."""
+        outcome = self.link.outcome
+        error = outcome.exception() if outcome.done() and not outcome.cancelled() else None
+        self._over("closed" if error is None else str(error))
+
+    abort = close
 
     def end(self, reason: str, *, tell: bool = True) -> None:
         """End the link and call its handler; `tell`: send the other side the reason."""
         if self.open:
-            self._over(reason, tell=tell)
-            if self._handler is not None:
-                self._handler.closed(reason)
-            else:
-                logger.info("%s: %s", self.origin, reason)
+            self._over(reason if tell else None)
+            self.link.give_up(reason)
+            self.link.lost(reason)
 
-    def _over(self, reason: str, *, tell: bool) -> None:
-        if not self.open:
-            return
-        self.open = False
-        self._idle_timer.cancel()
-        if self._proof_timer is not None:
-            self._proof_timer.cancel()
-        if not self.ready.done():
-            self.ready.set_result(reason)
-        self.carrier.remove(self, reason if tell else None)
+    def _over(self, farewell: str | None) -> None:
+        if self.open:
+            self.open = False
+            self._idle_timer.cancel()
+            self.client.remove(self, farewell)
+
+    def _report(self, outcome: asyncio.Future[None]) -> None:
+        if not outcome.cancelled() and (error := outcome.exception()) is not None:
+            logger.info("%s: %s", self.link.origin, error)
 
     def _look(self) -> None:
         """End the link after the other side's silence."""
-        idle = self.carrier.transport.idle
+        idle = self.client.transport.idle
         if clock.now() >= self._heard + idle:
             self.end(f"{self.nick} on IRC is silent for {idle:g} s")
         else:
@@ -265,10 +235,10 @@ class IrcClient:
         self._farewells.append(f"PRIVMSG {nick} :{text}")
         self.connection.wake()
 
-    def add(self, link: IrcLink, *, dialled: bool) -> None:
+    def add(self, link: IrcLink) -> None:
         """Begin a link."""
         self.links[fold(link.nick)] = link
-        link.begin(dialled=dialled)
+        link.link.start()
 
     def remove(self, link: IrcLink, farewell: str | None) -> None:
         """End a link; the other side gets the farewell, if there is one."""
@@ -353,7 +323,7 @@ class IrcListener(IrcClient):
         self._accept = None
         if self._timer is not None:
             self._timer.cancel()
-        for link in [link for link in self.links.values() if link.proving]:
+        for link in [link for link in self.links.values() if link.link.state is StreamState.PROVING]:
             link.end("the listener is closed")
         self.emptied()
 
@@ -370,9 +340,9 @@ class IrcListener(IrcClient):
         if self._accept is None or len(self.links) >= MAX_LINKS:
             self.dismiss(mask, piece, "no more links are accepted")
             return
-        link = IrcLink(self, mask.nick, mask.host or mask.nick, self._accept)
+        link = IrcLink(self, mask.nick, mask.host or mask.nick, self._accept, dialled=False)
         link.meet(mask, piece.session)
-        self.add(link, dialled=False)
+        self.add(link)
         if link.open:
             link.take(piece)
 
@@ -421,12 +391,12 @@ async def dial_irc(address: IrcAddress, options: TransportOptions, opened: Accep
     """
     dialler = _IrcDialler(address, IrcUser(drawn_nick("hydra", Random())), options)
     await dialler.start()
-    link = IrcLink(dialler, address.nick, str(address), opened)
-    dialler.add(link, dialled=True)
+    link = IrcLink(dialler, address.nick, str(address), opened, dialled=True)
+    dialler.add(link)
     try:
-        reason = await link.ready
+        await link.link.outcome
+    except TransportError as error:
+        raise TransportError(f"{address}: {error}") from error
     except BaseException:
-        link.close()
+        link.end("closed")
         raise
-    if reason is not None:
-        raise TransportError(f"{address}: {reason}")
