@@ -121,9 +121,9 @@ def _canonical(value: Any, room: int) -> Any:
     kind = type(value)
     if kind in _ATOMS:
         return value
-    if isinstance(value, int):
+    if kind is int:
         return _int64(value)
-    if isinstance(value, dict):
+    if kind is dict:
         return _sorted_map(value, room)
     if isinstance(value, ExtType):
         raise Unencodable("Overhop has no extension values")
@@ -131,6 +131,10 @@ def _canonical(value: Any, room: int) -> Any:
         return _array(value, room)
     if isinstance(value, (str, bytes, bytearray, memoryview)):
         return value
+    if isinstance(value, int):
+        return _int64(value)
+    if isinstance(value, dict):
+        return _sorted_map(value, room)
     if isinstance(value, float):
         raise Unencodable(f"Overhop has no floats: {value!r}; send an integer or text")
     raise Unencodable(f"Overhop has no {kind.__name__}: send text, or bytes")
