@@ -28,7 +28,7 @@ from hydra.send_gate import SendGate
 from hydra.sender import Sender
 from hydra.snapshot import snapshot
 from hydra.storage.database_thread import DatabaseThread
-from hydra.storage.line_records import RECV_LENGTH, SentLines, forget_recorded, has_node, prepare_queue, prune
+from hydra.storage.line_records import RECV_LENGTH, forget_recorded, has_node, prepare_queue, prune
 from hydra.storage.node_row import NodeStore, StoreHandlers
 from hydra.transports.base import TransportError
 from queues.engine import Engine
@@ -149,8 +149,7 @@ class Runner:
         await self._listen()
         stack.push_async_callback(self._leave)
         if engine is not None and options.send is not None:
-            claims = SentLines(self._database)
-            self._sender = Sender(engine, options.send, self._gate, claims, self._submit, self._happened_beside)
+            self._sender = Sender(engine, options.send, self._gate, self._database, self._submit, self._happened_beside)
             stack.push_async_callback(self._sender.stop)
         self._tasks.spawn(self._show())
         self._tasks.spawn(self._prune())
