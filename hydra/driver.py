@@ -29,6 +29,7 @@ from hydra.protocol.roles import Role
 from hydra.transports.address import NodeAddress
 from hydra.transports.base import LinkListener, TransportOptions
 from wire.net.limits import LogThrottle
+from wire.net.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class Driver:
         #: Whether the node is silent for good.
         self.over = False
         self._timer: asyncio.TimerHandle | None = None
-        self._writes: set[asyncio.Task[None]] = set()
+        self._writes = Tasks()
         #: Units of work given up for unforeseen reasons.
         self.faults = 0
         self._throttle = LogThrottle(FAULTS)
@@ -129,9 +130,7 @@ class Driver:
         """Stop at once, without a message."""
         self.silence(reason)
         await self._links.stop()
-        for task in self._writes:
-            task.cancel()
-        await asyncio.gather(*self._writes, return_exceptions=True)
+        await self._writes.end()
 
     def silence(self, reason: str) -> None:
         """Leave IRC and the network before this returns."""
@@ -282,9 +281,7 @@ class Driver:
 
     def _persist(self, effect: Persist) -> None:
         """Give every row to the store, which may write several as one: each pledge must be on record."""
-        task = self._loop.create_task(self._write(effect), name="hydra writes")
-        self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
+        self._writes.spawn(self._write(effect), "hydra writes")
 
     async def _write(self, effect: Persist) -> None:
         # The store's owner handles a row that can never be written: the node does not go on then.

@@ -1,7 +1,7 @@
 """A driver's open links, its listeners and its dials.
 
-Links have numbers, by which the node knows them. A transport calls `_Neighbour` with the bytes and the end of a link;
-those become events of the node.
+Links have numbers, by which the node knows them. A transport tells of the bytes and the end of a link; those become
+events of the node.
 """
 
 from __future__ import annotations
@@ -15,24 +15,10 @@ from typing import Final
 from hydra.protocol.node import Node
 from hydra.transports import dial, listen
 from hydra.transports.address import NodeAddress, parse_node_address
-from hydra.transports.base import Accept, LinkListener, TransportError, TransportLink, TransportOptions
+from hydra.transports.base import Accept, Handler, LinkListener, TransportError, TransportLink, TransportOptions
 
 #: Bytes that the node takes at a time: heartbeats leave in time also while a neighbour floods.
 PIECE: Final = 4096
-
-
-class _Neighbour:
-    """The handler of one link."""
-
-    def __init__(self, links: OpenLinks, number: int) -> None:
-        self._links = links
-        self._number = number
-
-    def received(self, data: bytes) -> None:
-        self._links.received(self._number, data)
-
-    def closed(self, reason: str) -> None:
-        self._links.lost(self._number, reason)
 
 
 @dataclass(eq=False)
@@ -90,7 +76,7 @@ class OpenLinks:
 
     # Opening.
 
-    def _accept(self, target: str | None, link: TransportLink) -> _Neighbour | None:
+    def _accept(self, target: str | None, link: TransportLink) -> Handler | None:
         if self._silent:
             return None
         self._last_number += 1
@@ -100,7 +86,7 @@ class OpenLinks:
         self.happened("link opened", f"to {target}" if target is not None else f"from {link.origin}")
         # The transport is still opening the link: a message can be sent in the next turn of the loop.
         self._loop.call_soon(self._opened, number, target, link.origin)
-        return _Neighbour(self, number)
+        return Handler(partial(self.received, number), partial(self.lost, number))
 
     def _opened(self, number: int, target: str | None, origin: str) -> None:
         self._unopened.discard(number)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from django.conf import settings
+
 from hydra.irc.settings import IrcServer, IrcTimes, IrcUser
 from hydra.protocol.admission import AdmissionRules
 from hydra.protocol.times import Times
@@ -47,8 +49,6 @@ class HydraOptions:
 
 def settings_options(*, insecure: bool = False) -> dict[str, Any]:
     """The options of a node that are Django's settings. Raises ValueError for invalid times; TlsConfigurationError."""
-    from django.conf import settings
-
     return {
         "times": Times(
             max_ping=settings.BROKER_HYDRA_MAX_PING,
@@ -69,8 +69,6 @@ def settings_options(*, insecure: bool = False) -> dict[str, Any]:
 
 
 def _transport_options(*, insecure: bool) -> TransportOptions:
-    from django.conf import settings
-
     server_tls = client_tls = None
     if settings.BROKER_HYDRA_TLS_CERT is not None:
         server_tls, client_tls = tls_contexts(

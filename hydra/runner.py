@@ -12,8 +12,8 @@ import logging
 import random
 import signal
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from hydra import clock
 from hydra.driver import Driver
@@ -28,10 +28,11 @@ from hydra.send_gate import SendGate
 from hydra.sender import Sender
 from hydra.snapshot import snapshot
 from hydra.storage.database_thread import DatabaseThread
-from hydra.storage.line_records import RECV_LENGTH, SentLines, forget_recorded, has_node, prepare_queue, prune
+from hydra.storage.line_records import RECV_LENGTH, forget_recorded, has_node, prepare_queue, prune
 from hydra.storage.node_row import NodeStore, StoreHandlers
 from hydra.transports.base import TransportError
 from queues.engine import Engine
+from wire.net.tasks import Tasks
 
 if TYPE_CHECKING:
     from hydra.irc.connection import IrcConnection
@@ -119,7 +120,7 @@ class Runner:
             )
         times = options.transport.irc
         self._gate = SendGate(self._irc, Pace(times.burst, times.interval))
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._faults: deque[float] = deque(maxlen=MAX_FAULTS)
 
     # Life.
@@ -144,15 +145,14 @@ class Runner:
             engine = Engine(options.engine)
             await engine.start()
             stack.push_async_callback(engine.stop)
-        stack.push_async_callback(self._end_tasks)
+        stack.push_async_callback(self._tasks.end)
         await self._listen()
         stack.push_async_callback(self._leave)
         if engine is not None and options.send is not None:
-            claims = SentLines(self._database)
-            self._sender = Sender(engine, options.send, self._gate, claims, self._submit, self._happened_beside)
+            self._sender = Sender(engine, options.send, self._gate, self._database, self._submit, self._happened_beside)
             stack.push_async_callback(self._sender.stop)
-        self._keep(self._show())
-        self._keep(self._prune())
+        self._tasks.spawn(self._show())
+        self._tasks.spawn(self._prune())
         if self.driver.node.electorate is None and not options.links:
             self.happened(
                 "waits", "it has no --link and founds no network: its database has known others, or its row is lost; "
@@ -210,16 +210,6 @@ class Runner:
                 return
             await asyncio.sleep(FLUSH / FLUSH_LOOKS)
 
-    async def _end_tasks(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     # Called by the store.
 
     def _store_lost(self, reason: str) -> None:
@@ -239,7 +229,7 @@ class Runner:
             self._silence.cancel()
             self._silence = None
         if self.driver.over:
-            self._keep(self._begin_anew())
+            self._tasks.spawn(self._begin_anew())
 
     async def _begin_anew(self, after: float = 0.0) -> None:
         """Start the silent node from its row, after so many seconds."""
@@ -258,7 +248,7 @@ class Runner:
             except TransportError as error:  # its nick may still belong to its former connection
                 self.happened("listen failed", str(error))
                 self._be_silent(str(error))
-                self._keep(self._begin_anew(LISTEN_AGAIN))
+                self._tasks.spawn(self._begin_anew(LISTEN_AGAIN))
 
     def _fail(self, error: Exception) -> None:
         logger.error("the node cannot go on: %s", error)
@@ -284,7 +274,7 @@ class Runner:
         self._show_now()
         self._gate.set_leader_elsewhere(False)
         if role is Role.FOLLOWING and self._sender is not None:
-            self._keep(self._look_for_leader(term))
+            self._tasks.spawn(self._look_for_leader(term))
         self._gate_changed()
 
     async def _look_for_leader(self, term: int) -> None:
@@ -331,7 +321,7 @@ class Runner:
             self._fail(error)
             return
         self._be_silent(str(error))
-        self._keep(self._begin_anew(LISTEN_AGAIN))
+        self._tasks.spawn(self._begin_anew(LISTEN_AGAIN))
 
     # Lines for IRC.
 

@@ -15,7 +15,8 @@ from typing import Final
 
 from hydra.protocol.lines import is_sendable
 from hydra.send_gate import SendGate
-from hydra.storage.line_records import SentLines
+from hydra.storage.database_thread import DatabaseThread
+from hydra.storage.line_records import claim, release
 from queues.engine import Delivery, Engine, EngineError, LocalQueue, Waiter
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class Sender(Waiter):
         engine: Engine,
         queue: str,
         gate: SendGate,
-        claims: SentLines,
+        database: DatabaseThread,
         submit: Callable[[str, str], None],
         happened: Callable[[str, str], None],
     ) -> None:
@@ -44,7 +45,7 @@ class Sender(Waiter):
         self._engine = engine
         self._queue = queue
         self._gate = gate
-        self._claims = claims
+        self._database = database
         self._submit = submit
         self._happened = happened
         self._buffer: LocalQueue | None = None
@@ -150,9 +151,9 @@ class Sender(Waiter):
             buffer.hand_back(tag)
             return
         try:
-            new = await self._claims.claim(message)
+            new = await self._database.run(claim, message)
             if new and not self._gate.is_open():
-                await self._claims.release(message)
+                await self._database.run(release, message)
                 buffer.hand_back(tag)
                 return
         except (EngineError, OSError, asyncio.CancelledError):

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import psycopg
+from django.conf import settings
 
 from queues.engine import Engine, EngineError, EngineOptions, StoreUnavailable
+from queues.engine import options_from_settings as engine_options
 from queues.keysessions import KeySessions
 from queues.throttle import FailureThrottle
 
@@ -51,10 +53,6 @@ class ServedPeer(Protocol):
 
 def options_from_settings() -> tuple[EngineOptions, PeerOptions]:
     """Read the options from Django's settings."""
-    from django.conf import settings
-
-    from queues.engine import options_from_settings as engine_options
-
     return engine_options("peerbus"), PeerOptions(
         window_bytes=settings.BROKER_PEERBUS_WINDOW_BYTES,
         handshake_timeout=settings.BROKER_PEERBUS_HANDSHAKE_TIMEOUT,

@@ -51,11 +51,11 @@ IMPORTED: Final = (
     "django.templatetags.cache", "django.templatetags.l10n", "django.templatetags.tz", "django.views.csrf",
     "django.views.defaults", "django_celery_results.managers", "channels.routing", "cronsim", "brokersite.checks",
     "brokersite.csp", "brokersite.embedded", "brokersite.health", "brokersite.invalid_values", "brokersite.logs",
-    "brokersite.workers", "hydra.metrics", "hydra.picture", "hydra.send_gate", "hydra.storage.connections",
+    "brokersite.workers", "hydra.metrics", "hydra.picture", "hydra.send_gate", "hydra.storage.node_row",
     "peers.gateway", "peers.metrics", "peers.server.lifespan", "peers.session", "queues.audit.anchor_check",
     "queues.audit.reading", "queues.audit.signing", "queues.checks", "queues.control_room", "queues.etl.runner",
     "queues.operations.verifications", "queues.processors", "queues.samples", "wire.checks", "wire.net.tls",
-    "wire.overhop.consumer",
+    "wire.overhop.payloads",
 )  # fmt: skip
 
 

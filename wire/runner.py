@@ -23,7 +23,7 @@ from wire.net.listener import Listener
 from wire.net.siblings import Place, Reservation, Siblings, State
 from wire.overhop.service import OverhopOptions, OverhopService
 from wire.overhop.session import OverhopSession
-from wire.server import Quotas, Server
+from wire.server import Quotas, Server, ensure_queue
 from wire.sspq.session import SspqQueue, SspqSession
 from wire.status import StatusServer
 
@@ -153,12 +153,6 @@ async def _listeners(options: WireOptions, server: Server, overhop: OverhopServi
 
 async def sspq_queue(options: WireOptions, engine: Engine, name: str) -> SspqQueue:
     """The queue an SSPQ listener serves, made if there is none of this name."""
-    await engine.request(
-        "ensure_queue",
-        name=name,
-        max_attempts=options.engine.max_attempts,
-        retry_backoff=options.engine.retry_backoff,
-        ack_timeout=options.engine.ack_timeout,
-    )
+    await ensure_queue(engine, name)
     dead = await engine.dead_letters(name) if options.sspq_dead_letters else None
     return SspqQueue(Destination("queue", name.encode()), await engine.queue(name), dead, options.max_frame)

@@ -33,6 +33,12 @@ class Quotas:
     pending_bytes: int = 16 << 20
 
 
+async def ensure_queue(engine: Engine, name: str) -> None:
+    """Make a queue with the engine's defaults if there is none of this name. Raises StoreUnavailable."""
+    defaults = {each: getattr(engine.options, each) for each in ("max_attempts", "retry_backoff", "ack_timeout")}
+    await engine.request("ensure_queue", name=name, **defaults)
+
+
 class Server:
     """State that the sessions of one process share."""
 

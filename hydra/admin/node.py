@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.contrib import admin
@@ -18,10 +18,21 @@ from hydra.admin.requests import FORGET, REQUESTS
 from hydra.admin.timeline import timeline_context
 from hydra.admin.view import EMPTY, JOINED, NodeView, electorate_of, moment, vote_of
 from hydra.models import Link, Node
+from hydra.notifications import CommandAction
 from queues.admin.confirm import confirm_page, confirmed
 from queues.admin.recorded import FixedAdmin, object_page, operator
 from queues.operations import audit_log
 from queues.times import relative
+
+
+def _field_of(part: Callable[[NodeView], SafeString], description: str) -> Callable[[Any, Any], SafeString]:
+    """A field of the page that shows a part of the node's view."""
+
+    @admin.display(description=description)
+    def field(shown_by: Any, node: Any) -> SafeString:
+        return part(node.view)
+
+    return field
 
 
 @admin.register(Node)
@@ -120,25 +131,11 @@ class HydraNodeAdmin(FixedAdmin):
     def seen(self, node: Node) -> str:
         return "never" if node.seen_at is None else relative(node.seen_at, timezone.now())
 
-    @admin.display(description="picture")
-    def network(self, node: Any) -> SafeString:
-        return _view(node).picture()
-
-    @admin.display(description="links")
-    def links_table(self, node: Any) -> SafeString:
-        return _view(node).links_table()
-
-    @admin.display(description="nodes")
-    def members_table(self, node: Any) -> SafeString:
-        return _view(node).members_table()
-
-    @admin.display(description="votes on record")
-    def votes_table(self, node: Any) -> SafeString:
-        return _view(node).votes_table()
-
-    @admin.display(description="events, newest first")
-    def events_table(self, node: Any) -> SafeString:
-        return _view(node).events_table()
+    network = _field_of(NodeView.picture, "picture")
+    links_table = _field_of(NodeView.links_table, "links")
+    members_table = _field_of(NodeView.members_table, "nodes")
+    votes_table = _field_of(NodeView.votes_table, "votes on record")
+    events_table = _field_of(NodeView.events_table, "events, newest first")
 
     def process(self, node: Node) -> str:
         return EMPTY if node.pid is None else f"{node.pid} on {node.host}"
@@ -170,14 +167,14 @@ class HydraNodeAdmin(FixedAdmin):
     @object_page("operate")
     def request_view(self, request: HttpRequest, node: Any, name: str, number: int | None = None) -> HttpResponse:
         """One of REQUESTS, for one node."""
-        asked = REQUESTS[name]
+        asked = REQUESTS[action := CommandAction(name)]
         words = {"node": node, "number": number, "name": node.view.name_of_id(number)}
         if not confirmed(request):
             return confirm_page(
                 self, request, "Are you sure?", asked.question, [asked.line.format(**words)], asked.button
             )
         with self.attempt(request) as done:
-            operations.ask(node, asked.action, operator(request), number)
+            operations.ask(node, action, operator(request), number)
             done.append(asked.done.format(**words))
             self.log_done(request, node, name, done[0], "" if number is None else asked.line.format(**words))
         return HttpResponseRedirect(reverse("admin:hydra_node_change", args=[node.pk]))
@@ -208,8 +205,3 @@ class HydraNodeAdmin(FixedAdmin):
                 operations.forget_node(node)
                 done.append(f"Forgot {node}.")
         return None
-
-
-def _view(node: Any) -> NodeView:
-    view: NodeView = node.view
-    return view

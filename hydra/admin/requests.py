@@ -11,7 +11,6 @@ from hydra.notifications import CommandAction
 class NodeCommand:
     """A command to a running node, and its question."""
 
-    action: CommandAction
     question: str
     #: A line under the question: the node and the object.
     line: str
@@ -20,23 +19,20 @@ class NodeCommand:
 
 
 REQUESTS = {
-    "resign": NodeCommand(
-        action=CommandAction.RESIGN,
+    CommandAction.RESIGN: NodeCommand(
         question="The node leaves IRC and leads no longer. The nodes elect a leader, which may be the same again:",
         line="{node} leads term {node.term}",
         button="Yes, stop leading",
         done="Asked {node} to stop leading.",
     ),
-    "drop": NodeCommand(
-        action=CommandAction.DROP,
+    CommandAction.DROP: NodeCommand(
         question="All nodes close their links to it. A node that runs comes back by itself, with another id and the "
         "vote that it has; one that is gone loses its vote if that makes a majority smaller:",
         line="{name}, id {number}",
         button="Yes, drop it",
         done="Asked {node} to drop {name}.",
     ),
-    "disconnect_link": NodeCommand(
-        action=CommandAction.DISCONNECT_LINK,
+    CommandAction.DISCONNECT_LINK: NodeCommand(
         question="This closes the link. The node that has dialled it connects again by itself:",
         line="{node}, link {number}",
         button="Yes, close the link",

@@ -130,6 +130,11 @@ class _Form(NamedTuple):
     rest_needed: bool = False
     attributes: tuple[str, ...] = ()
 
+    @property
+    def width(self) -> int:
+        """The number of the specification's fields."""
+        return len(self.fields) + bool(self.rest)
+
 
 _FORMS: Final[dict[str, _Form]] = {
     "PING": _Form(messages.Ping, (_number, _word, _id), attributes=("voter", "next", "electorate", "leave")),
@@ -193,7 +198,7 @@ def _fields(form: _Form, text: str) -> list[Any]:
     words = text.split(" ", count) if form.rest else text.split(" ")
     if len(words) == count and form.rest and not form.rest_needed:
         words.append("")
-    if len(words) != count + bool(form.rest) or (form.rest_needed and not words[-1]):
+    if len(words) != form.width or (form.rest_needed and not words[-1]):
         raise IgnoredLine("a wrong number of fields")
     values = [read(word) for read, word in zip(form.fields, words, strict=False)]
     return [*values, words[-1]] if form.rest else values
@@ -215,16 +220,21 @@ def encode(message: Message, *, attributes: bool) -> bytes:
     r"""Write one message as a line with its end, `\r\n`. Raises MessageTooLong."""
     command = _COMMANDS[type(message)]
     form = _FORMS[command]
-    width = len(form.fields) + bool(form.rest)
-    words = [command, *(str(value) for value in message[:width])]
+    words = [command, *(str(value) for value in message[: form.width])]
     if form.rest and not words[-1]:
         words.pop()
-    if attributes and (given := _given(form, message[width:])):
+    if attributes and (given := _given(form, message[form.width :])):
         words.insert(0, f"@{';'.join(given)}")
     line = " ".join(words).encode()
     if len(line) > MAX_LINE:
         raise MessageTooLong(f"{command} would have {len(line)} bytes, {MAX_LINE} is the limit")
     return line + b"\r\n"
+
+
+def bare(message: Message) -> Message:
+    """A message without its attributes, as a neighbour that knows none sends it."""
+    form = _FORMS[_COMMANDS[type(message)]]
+    return form.make(*message[: form.width])
 
 
 def _given(form: _Form, values: tuple[Any, ...]) -> list[str]:

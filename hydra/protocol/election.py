@@ -53,20 +53,18 @@ class Election:
 
     # Messages received.
 
-    def on_nominate(self, message: Nominate, link: NodeLink) -> bool:
-        """Whether this nomination is the first of its term, and is to be considered."""
+    def on_nominate(self, message: Nominate, link: NodeLink) -> Event | None:
+        """Return NOMINATION if this one is the first of its term, and is to be considered."""
         core = self.core
-        if message.term < core.term or core.is_leap(message.term):
-            return False
-        if not core.knows(message.id, message.voter, link) or not core.is_new(message):
-            return False
+        if not self._fits(message, link):
+            return None
         core.relay(message, link)
         self._current().heard = True
         core.release(message.id, message.term)
         if message.term == core.term and message.id == core.pledge:
             core.say(Pledge(core.term, message.id, core.id, self._key()))
         taken = core.pledge is not None or self.deferred is not None or core.leader is not None
-        return message.term > core.term or not taken
+        return Event.NOMINATION if message.term > core.term or not taken else None
 
     def on_pledge(self, message: Pledge, link: NodeLink) -> Event | None:
         core = self.core
@@ -106,7 +104,7 @@ class Election:
         self._add(self._current().votes, message.nom, self._identity(message))
         return self._count_votes()
 
-    def _fits(self, message: Pledge | Elect, link: NodeLink) -> bool:
+    def _fits(self, message: Nominate | Pledge | Elect, link: NodeLink) -> bool:
         core = self.core
         if message.term < core.term or core.is_leap(message.term):
             return False

@@ -9,7 +9,7 @@ between nodes that know them (`hydra.protocol.codec`); None: not given.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from hydra.protocol.electorate import Electorate, Stamp
 
@@ -188,15 +188,3 @@ _KEYS: Final[dict[type[Message], int]] = {
     Pong: 2, Recv: 2, Send: 2, Drop: 1, Nominate: 2, Pledge: 3, Call: 1, Elect: 3, Knock: 1, Meet: 2, Welcome: 1,
     Hello: 2, Ask: 2,
 }  # fmt: skip
-
-
-def bare(message: Message) -> Message:
-    """A message without its attributes, as a neighbour that knows none sends it."""
-    make: type[Any] = type(message)
-    width = _WIDTHS.get(make)
-    bare: Message = message if width is None else make(*message[:width])
-    return bare
-
-
-#: The number of the specification's fields in messages that have attributes.
-_WIDTHS: Final = {Ping: 3, Pong: 4, Recv: 2, Send: 2, Drop: 2, Nominate: 2, Pledge: 3, Elect: 3, Meet: 2, Hello: 2}

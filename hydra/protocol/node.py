@@ -83,9 +83,8 @@ class Node:
         self.induction = self.induction_class(core)
         self.bridge = self.bridge_class(core, position)
         self._neighbours = Neighbours(core, self.induction, admission or AdmissionRules(), targets)
-        parts = self.heartbeat, self.election, self.induction, self.bridge
-        self._transitions = Transitions(core, *parts)
-        self._receiver = Receiver(core, self._neighbours, *parts, self._transitions)
+        self._transitions = Transitions(core, self.heartbeat, self.election, self.induction, self.bridge)
+        self._receiver = Receiver(self._neighbours, self._transitions)
         self._founder = founder and stored.electorate is None
 
     # For the driver and operators, read only.

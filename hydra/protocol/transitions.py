@@ -13,7 +13,7 @@ from hydra.protocol.core import Core
 from hydra.protocol.election import Election
 from hydra.protocol.heartbeat import Heartbeat
 from hydra.protocol.induction import Induction
-from hydra.protocol.messages import Nominate, Ping
+from hydra.protocol.messages import Message, Nominate, Ping
 from hydra.protocol.roles import Action, Event
 
 _WHY: Final = {
@@ -35,23 +35,26 @@ class Transitions:
     induction: Induction
     bridge: Bridge
 
-    def on(self, event: Event | None, *, heard: Ping | None = None, nominated: Nominate | None = None) -> None:
-        """Perform the table's actions for an event, then those for the events that follow from them."""
+    def on(self, event: Event | None, message: Message | None = None) -> None:
+        """Perform the table's actions for an event, then those for the events that follow from them.
+
+        `message` has caused it: a LEADER_HEARD the heartbeat, a NOMINATION the nominee's.
+        """
         while event is not None:
             actions = self.core.candidacy.on(event)
             happened, event = event, None
             for action in actions:
-                event = self._act(action, happened, heard, nominated) or event
+                event = self._act(action, happened, message) or event
 
-    def _act(self, action: Action, event: Event, heard: Ping | None, nominated: Nominate | None) -> Event | None:
+    def _act(self, action: Action, event: Event, message: Message | None) -> Event | None:
         match action:
             case Action.AWAIT:
                 self._await(event)
-            case Action.FOLLOW if heard is not None:
+            case Action.FOLLOW if isinstance(message, Ping):
                 self.election.drop_deferred()
-                self.heartbeat.follow(heard)
-            case Action.CONSIDER if nominated is not None:
-                self.election.consider(nominated)
+                self.heartbeat.follow(message)
+            case Action.CONSIDER if isinstance(message, Nominate):
+                self.election.consider(message)
             case Action.STAND:
                 return self.election.stand()
             case Action.STAND_AGAIN:

@@ -25,10 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _trace(parse_scenario(options.case.read_text()), options)
     if options.seed is not None:
         return _trace(draw_scenario(options.seed), options)
-    report = SimulationReport()
-    first = options.first
-    for outcome in run_seeds(range(first, first + options.seeds), faulty=options.faulty, jobs=options.jobs):
-        report.add(outcome)
+    seeds = range(options.first, options.first + options.seeds)
+    report = SimulationReport([*run_seeds(seeds, faulty=options.faulty, jobs=options.jobs)])
     print(report)
     return 0 if report.passed else 1
 

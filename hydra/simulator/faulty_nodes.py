@@ -6,6 +6,7 @@ implementation.
 
 from __future__ import annotations
 
+import re
 from math import inf
 from typing import Any, Final
 
@@ -78,53 +79,41 @@ class HastyVoter(Node):
         self.core.outbox = _HastyOutbox(stored)
 
 
-class _EndlessHeartbeat(Heartbeat):
-    def lead(self) -> None:
-        super().lead()
-        if self.leader_term is not None:
-            self.leader_term.lease_until = inf
-
-
 class StubbornLeader(Node):
     """3: a leader without answers goes on."""
 
-    heartbeat_class = _EndlessHeartbeat
-
-
-class _RashElection(Election):
-    def promise_ends(self) -> float:
-        return self.core.now
+    class heartbeat_class(Heartbeat):
+        def lead(self) -> None:
+            super().lead()
+            if self.leader_term is not None:
+                self.leader_term.lease_until = inf
 
 
 class RashVoter(Node):
     """3, the half that departs from the specification: no node waits for the end of the lease."""
 
-    election_class = _RashElection
-
-
-class _PunctualElection(Election):
-    def wait(self, least: float, most: float) -> None:
-        self.ends = self.core.now + most
+    class election_class(Election):
+        def promise_ends(self) -> float:
+            return self.core.now
 
 
 class PunctualNominee(Node):
     """4: all nodes give an election the same time."""
 
-    election_class = _PunctualElection
-
-
-class _PatientInduction(Induction):
-    def expire(self) -> None:
-        self.proceed()
-
-    def forget_node(self, id: int) -> None:
-        pass
+    class election_class(Election):
+        def wait(self, least: float, most: float) -> None:
+            self.ends = self.core.now + most
 
 
 class PatientMediator(Node):
     """5: a mediator waits for all nodes, also dead ones, for ever."""
 
-    induction_class = _PatientInduction
+    class induction_class(Induction):
+        def expire(self) -> None:
+            self.proceed()
+
+        def forget_node(self, id: int) -> None:
+            pass
 
 
 class _TermlessOutbox(Outbox):
@@ -140,31 +129,22 @@ class TermlessReader(Node):
         self.core.outbox = _TermlessOutbox(stored)
 
 
-class _CarelessElection(Election):
-    def deserves(self, message: Nominate) -> bool:
-        self.core.install(message.electorate)
-        return True
-
-
 class CarelessVoter(Node):
     """A voter pledges to a nominee with an outdated electorate."""
 
-    election_class = _CarelessElection
-
-
-class _HurriedLeaderTerm(LeaderTerm):
-    def is_agreed(self, electorate: Electorate) -> bool:
-        return True
-
-
-class _HurriedHeartbeat(Heartbeat):
-    leader_term_class = _HurriedLeaderTerm
+    class election_class(Election):
+        def deserves(self, message: Nominate) -> bool:
+            self.core.install(message.electorate)
+            return True
 
 
 class HurriedLeader(Node):
     """A leader changes the electorate before a majority has the last change."""
 
-    heartbeat_class = _HurriedHeartbeat
+    class heartbeat_class(Heartbeat):
+        class leader_term_class(LeaderTerm):
+            def is_agreed(self, electorate: Electorate) -> bool:
+                return True
 
 
 class ForgetfulPromiser(Node):
@@ -176,50 +156,37 @@ class ForgetfulPromiser(Node):
         return effects
 
 
-class _RepeatingBridge(Bridge):
-    def _speak(self, message: str, line: str) -> None:
-        if self.irc.state is State.ON:
-            self.core.outbox.say(Say(line, message))
-
-    def on_send(self, message: Send, link: NodeLink) -> None:
-        super().on_send(message._replace(term=self.core.term), link)
-
-
 class RepeatingLeader(Node):
     """A leader sends every line it hears, also those already sent or of another term."""
 
-    bridge_class = _RepeatingBridge
+    class bridge_class(Bridge):
+        def _speak(self, message: str, line: str) -> None:
+            if self.irc.state is State.ON:
+                self.core.outbox.say(Say(line, message))
 
-
-class _ObedientHeartbeat(Heartbeat):
-    def withstands(self, message: Drop) -> bool:
-        return False
+        def on_send(self, message: Send, link: NodeLink) -> None:
+            super().on_send(message._replace(term=self.core.term), link)
 
 
 class ObedientLeader(Node):
     """A leader resigns at any member's DROP."""
 
-    heartbeat_class = _ObedientHeartbeat
+    class heartbeat_class(Heartbeat):
+        def withstands(self, message: Drop) -> bool:
+            return False
 
 
 class StoppedClock(Node):
     """A clock that stands still while the machine is suspended (CLOCK_MONOTONIC), as `Cluster` simulates it."""
 
 
-FAULTY_NODES: Final[dict[str, type[Node]]] = {
-    "shrinking-electorate": ShrinkingElectorate,
-    "forgetful-voter": ForgetfulVoter,
-    "hasty-voter": HastyVoter,
-    "stubborn-leader": StubbornLeader,
-    "rash-voter": RashVoter,
-    "punctual-nominee": PunctualNominee,
-    "patient-mediator": PatientMediator,
-    "termless-reader": TermlessReader,
-    "careless-voter": CarelessVoter,
-    "hurried-leader": HurriedLeader,
-    "forgetful-promiser": ForgetfulPromiser,
-    "repeating-leader": RepeatingLeader,
-    "obedient-leader": ObedientLeader,
-    "stopped-clock": StoppedClock,
-}
-"""By name."""
+def _by_name(*nodes: type[Node]) -> dict[str, type[Node]]:
+    return {re.sub("(?<=[a-z])(?=[A-Z])", "-", node.__name__).lower(): node for node in nodes}
+
+
+#: By the names of their classes, such as "forgetful-voter".
+FAULTY_NODES: Final = _by_name(
+    ShrinkingElectorate, ForgetfulVoter, HastyVoter, StubbornLeader, RashVoter, PunctualNominee,
+    PatientMediator, TermlessReader, CarelessVoter, HurriedLeader, ForgetfulPromiser,
+    RepeatingLeader, ObedientLeader, StoppedClock,
+)  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -45,54 +45,45 @@ def run_seed(seed: int, faulty: str | None = None) -> SeedOutcome:
     return SeedOutcome(seed, violation, world.found_after, world.now, world.messages, len(world.checker.leaders))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SimulationReport:
     """The outcomes of many seeds."""
 
-    runs: int = 0
-    broken: list[SeedOutcome] = field(default_factory=list)
-    """Runs with a broken promise."""
-    late: list[int] = field(default_factory=list)
-    """Seeds without a leader in time."""
-    hopeless: int = 0
-    """Runs in which a majority of the voters had lost their disks."""
-    found_after: list[float] = field(default_factory=list)
-    seconds: float = 0.0
-    messages: int = 0
-    terms: int = 0
+    outcomes: list[SeedOutcome]
 
-    def add(self, outcome: SeedOutcome) -> None:
-        """Count a run."""
-        self.runs += 1
-        self.seconds += outcome.seconds
-        self.messages += outcome.messages
-        self.terms += outcome.terms
-        if outcome.found_after is not None:
-            self.found_after.append(outcome.found_after)
-        if outcome.violation is None:
-            self.hopeless += outcome.found_after is None
-        elif outcome.violation.promise == LEADER_FOUND:
-            self.late.append(outcome.seed)
-        else:
-            self.broken.append(outcome)
+    def _broken(self, *, late: bool) -> list[SeedOutcome]:
+        """Runs that broke a promise: that of a leader in time (`late`), or another one."""
+        broken = [(one, one.violation.promise) for one in self.outcomes if one.violation is not None]
+        return [one for one, promise in broken if late is (promise == LEADER_FOUND)]
+
+    @property
+    def hopeless(self) -> int:
+        """Runs in which a majority of the voters had lost their disks."""
+        return sum(one.violation is None and one.found_after is None for one in self.outcomes)
+
+    @property
+    def found_after(self) -> list[float]:
+        """Seconds from healing to a leader, in runs with one; the shortest first."""
+        return sorted(one.found_after for one in self.outcomes if one.found_after is not None)
 
     @property
     def passed(self) -> bool:
         """Whether all promises were kept."""
-        return not self.broken and len(self.late) <= LATE_ALLOWED * self.runs
+        return not self._broken(late=False) and len(self._broken(late=True)) <= LATE_ALLOWED * len(self.outcomes)
 
     def __str__(self) -> str:
-        found = sorted(self.found_after) or [0.0]
+        outcomes, broken, late = self.outcomes, self._broken(late=False), self._broken(late=True)
+        found = self.found_after or [0.0]
         middle, longest = found[len(found) // 2], found[-1]
         lines = [
-            f"{self.runs} seeds, {self.seconds / 3600:.1f} h of virtual time, {self.terms} terms, "
-            f"{self.messages} messages",
-            f"{len(self.broken)} broke a promise",
-            f"{len(self.late)} had no leader within {PATIENCE:g} s after healing"
-            + (f": {', '.join(map(str, self.late))}" if self.late else ""),
+            f"{len(outcomes)} seeds, {sum(one.seconds for one in outcomes) / 3600:.1f} h of virtual time, "
+            f"{sum(one.terms for one in outcomes)} terms, {sum(one.messages for one in outcomes)} messages",
+            f"{len(broken)} broke a promise",
+            f"{len(late)} had no leader within {PATIENCE:g} s after healing"
+            + (f": {', '.join(str(one.seed) for one in late)}" if late else ""),
             f"{self.hopeless} lost the disks of a majority, and cannot have one",
             f"time to a leader after healing: median {middle:.1f} s, longest {longest:.1f} s",
-            *(f"seed {outcome.seed}: {outcome.violation}" for outcome in self.broken),
+            *(f"seed {outcome.seed}: {outcome.violation}" for outcome in broken),
         ]
         return "\n".join(lines)
 

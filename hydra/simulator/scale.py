@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 from typing import Final
@@ -32,39 +31,24 @@ def four_each(nodes: int) -> tuple[tuple[int, int], ...]:
     return tuple((b, a) for a, b in sorted(pairs))
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleResult:
-    """One size and shape of a network."""
-
-    nodes: int
-    shape: str
-    links: int
-    messages: float
-    """Messages a second, on all links together."""
-    takeovers: tuple[float, ...]
-    """Seconds from the leader's death to the next leader's lease, one for each run."""
-
-    def __str__(self) -> str:
-        return (
-            f"| {self.nodes} | {self.shape} | {self.links} | {self.messages:.0f} | {self.messages / self.nodes:.1f} | "
-            f"{median(self.takeovers):.1f} | {max(self.takeovers):.1f} |"
-        )
-
-
 HEADER: Final = """\
 | nodes | links | their number | messages/s | messages/s and node | takeover, median s | longest s |
 |---|---|---|---|---|---|---|"""
 
 
-def measure(nodes: int, shape: str, runs: int) -> ScaleResult:
-    """Measure networks of one size and shape, one run for each seed from 0 on."""
+def measure(nodes: int, shape: str, runs: int) -> str:
+    """Measure networks of one size and shape, one run for each seed from 0 on; return the table's row."""
     links = mesh(nodes) if shape == "all" else four_each(nodes)
     rates, takeovers = [], []
     for seed in range(runs):
         rate, takeover = _run(Scenario(seed, nodes, links, voters=nodes, end=1000.0))
         rates.append(rate)
         takeovers.append(takeover)
-    return ScaleResult(nodes, shape, len(links), median(rates), tuple(takeovers))
+    messages = median(rates)
+    return (
+        f"| {nodes} | {shape} | {len(links)} | {messages:.0f} | {messages / nodes:.1f} | "
+        f"{median(takeovers):.1f} | {max(takeovers):.1f} |"
+    )
 
 
 def _run(scenario: Scenario) -> tuple[float, float]:
@@ -100,4 +84,4 @@ def table(runs: int) -> str:
         for shape in ("all", "four each")
         if (shape == "all") == (nodes <= 5) or (shape == "all" and nodes <= LARGEST_MESH)
     ]
-    return "\n".join([HEADER, *map(str, rows)])
+    return "\n".join([HEADER, *rows])

@@ -11,7 +11,7 @@ from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from queues.database import defaults_for_hosts
+from queues.database import connection_parameters, defaults_for_hosts
 
 Connection = AsyncConnection[TupleRow]
 
@@ -84,6 +84,4 @@ def bounds(patience: float, given: Mapping[str, Any]) -> tuple[dict[str, int], d
 
 def conninfo_from_settings() -> str:
     """The connection string of Django's default database."""
-    from queues.database import connection_parameters
-
     return make_conninfo(**connection_parameters())

@@ -15,7 +15,6 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from hydra.models import Node, RecordedLine, SentLine
-from hydra.storage.database_thread import DatabaseThread
 from hydra.storage.statements import statement
 from queues.api import Outgoing, publish_many
 from queues.errors import OperationError
@@ -92,21 +91,6 @@ def forget_recorded(queue: str, node: str) -> None:
 
 
 # Lines for IRC.
-
-
-class SentLines:
-    """Messages noted as sent, for one process' `Sender`. Its methods raise OSError while the database is away."""
-
-    def __init__(self, database: DatabaseThread) -> None:
-        self._database = database
-
-    async def claim(self, message: int) -> bool:
-        """Note a message as sent; False if it was noted before."""
-        return await self._database.run(claim, message)
-
-    async def release(self, message: int) -> None:
-        """Remove the note: the message was not sent."""
-        await self._database.run(release, message)
 
 
 def claim(message: int) -> bool:

@@ -10,7 +10,7 @@ import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from hydra.irc.settings import IrcTimes
 from queues.errors import BrokerError
@@ -58,14 +58,13 @@ class TransportOptions:
     """Called for a unit of work that is given up for an unforeseen reason: its name, and the error."""
 
 
-class Handler(Protocol):
-    """The receiver of a link's bytes. Called in the event loop, never after `closed`."""
+class Handler(NamedTuple):
+    """What a link calls, in the event loop, and never after `closed`."""
 
-    def received(self, data: bytes) -> None:
-        """Bytes have come."""
-
-    def closed(self, reason: str) -> None:
-        """The link has ended, not by `TransportLink.close`."""
+    received: Callable[[bytes], None]
+    """Bytes have come."""
+    closed: Callable[[str], None]
+    """The link has ended, not by `TransportLink.close`; the reason."""
 
 
 class TransportLink(Protocol):
@@ -89,9 +88,8 @@ Accept = Callable[[TransportLink], Handler | None]
 class LinkListener(Protocol):
     """An acceptor of links."""
 
-    @property
-    def address(self) -> str:
-        """The address that other nodes dial, with the real port."""
+    address: str
+    """What other nodes dial, with the real port."""
 
     async def close(self) -> None:
         """Accept no more links. Open links stay."""

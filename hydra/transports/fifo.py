@@ -36,16 +36,12 @@ RETRY: Final = 1.0
 async def dial_fifo(address: FifoAddress, options: TransportOptions, opened: Accept) -> None:
     """Open a link to the listener of these pipes. Raises TransportError."""
     try:
-        dialler = _FifoDialler(address, options, opened)
+        link = _FifoDialler(address, options, opened).link
         try:
-            async with asyncio.timeout(options.connect_timeout):
-                await dialler.answered
-            await dialler.opened()
+            await link.outcome
         except BaseException:
-            dialler.give_up()
+            link.give_up("no longer wanted")
             raise
-    except TimeoutError as error:
-        raise TransportError(f"{address}: no answer within {options.connect_timeout:g} s") from error
     except TransportError as error:
         raise TransportError(f"{address}: {error}") from error
 
@@ -55,6 +51,7 @@ class FifoListener:
 
     def __init__(self, address: FifoAddress, options: TransportOptions, accept: Accept) -> None:
         """Raises TransportError."""
+        self.address = str(address)
         self._address = address
         self._options = options
         self._accept = accept
@@ -67,11 +64,6 @@ class FifoListener:
         self._retry: asyncio.TimerHandle | None = None
         self._throttle = LogThrottle()
         self._open()
-
-    @property
-    def address(self) -> str:
-        """The address that other nodes dial."""
-        return str(self._address)
 
     async def close(self) -> None:
         """Accept no more links, and remove the pipes made here; an open link stays."""
@@ -151,7 +143,7 @@ class FifoListener:
             return
         self._pipe.release()
         writer = PipeWriter(fd, broken=lambda: self._end_link(CLOSED), closed=self._link_closed)
-        self._link = StreamLink(writer, str(self._address), self._options, self._accept, dialled=False)
+        self._link = StreamLink(writer, self.address, self._options, self._accept, dialled=False)
         self._link.outcome.add_done_callback(self._report)
         writer.write(bytes(start))
         self._link.start()
@@ -179,35 +171,23 @@ class _FifoDialler:
 
     def __init__(self, address: FifoAddress, options: TransportOptions, opened: Accept) -> None:
         """Raises TransportError."""
-        self._address = address
-        self._options = options
-        self._opened = opened
-        self._link: StreamLink | None = None
         self._decoder = FifoDecoder()
         self._start = LinkStart(secrets.token_hex(TOKEN_SIZE))
-        self.answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the listener has answered."""
         self._pipe = PipeReader(address.outward, "another node is linked there")
         try:
             fd = open_writer(address.inward)
         except BaseException:
             self._pipe.close()
             raise
-        self._writer = PipeWriter(fd, broken=self._left, closed=self._pipe.close)
+        writer = PipeWriter(fd, broken=self._left, closed=self._pipe.close)
+        self.link = StreamLink(writer, str(address), options, opened, dialled=True)
+        late = f"no answer within {options.connect_timeout:g} s"
+        self._unanswered: asyncio.TimerHandle | None = asyncio.get_running_loop().call_later(
+            options.connect_timeout, self.link.give_up, late
+        )
+        """None once the listener has answered."""
         self._pipe.start(self._received)
-        self._writer.write(bytes(self._start))
-
-    async def opened(self) -> None:
-        """Return when the link is open. Raises TransportError."""
-        assert self._link is not None  # it was answered
-        await self._link.outcome
-
-    def give_up(self) -> None:
-        """Close everything if the link is not open."""
-        if self._link is None:
-            self._writer.close()
-        else:
-            self._link.give_up("no longer wanted")
+        writer.write(bytes(self._start))
 
     def _received(self, data: bytes) -> None:
         if not data:
@@ -216,21 +196,21 @@ class _FifoDialler:
         for part in self._decoder.feed(data):
             if isinstance(part, LinkStart):
                 self._answer(part)
-            elif self._link is not None:
-                self._link.data_received(part)
+            elif self._unanswered is None:
+                self.link.data_received(part)
 
     def _answer(self, start: LinkStart) -> None:
-        if self._link is not None:
-            self._link.lost("another link has begun")
-        elif start == self._start and not self.answered.done():
-            self.answered.set_result(None)
+        if self._unanswered is None:
+            self.link.lost("another link has begun")
+        elif start == self._start:
+            self._unanswered.cancel()
+            self._unanswered = None
             self._pipe.release()
-            self._link = StreamLink(self._writer, str(self._address), self._options, self._opened, dialled=True)
-            self._link.start()
+            self.link.start()
 
     def _left(self) -> None:
         """The listener has closed its end."""
-        if self._link is not None:
-            self._link.lost(CLOSED)
-        elif not self.answered.done():
-            self.answered.set_exception(TransportError(CLOSED))
+        if self._unanswered is None:
+            self.link.lost(CLOSED)
+        else:
+            self.link.give_up(CLOSED)

@@ -5,6 +5,8 @@ nick. `hydra.irc.pieces` packs lines into messages. A link begins with a session
 that says so, when the server reports that the other side is gone, or by silence. The server vouches for a message's
 sender: another client with the same nick is another neighbour.
 
+    PROVING --proved, or without a secret--> OPEN --closed by either side, gone or silent--> closed
+
 The leader's connection, which speaks to people, is another one (`hydra.irc.connection`).
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import deque
 from dataclasses import replace
 from random import Random
@@ -19,19 +22,23 @@ from typing import Final
 
 from irc.client import Event, NickMask  # type: ignore[import-untyped]
 
+from hydra import clock
 from hydra.irc.attempt import IrcHandlers
 from hydra.irc.channels import fold
 from hydra.irc.connection import IrcConnection
 from hydra.irc.events import event_text, is_refusal
 from hydra.irc.nicks import drawn_nick
-from hydra.irc.pieces import UNKNOWN, Piece, PieceKind, parse_piece, unescape
+from hydra.irc.pieces import UNKNOWN, Piece, PieceKind, PiecePacker, PieceUnpacker, parse_piece, unescape
 from hydra.irc.settings import IrcServer, IrcUser
 from hydra.transports.address import IrcAddress
 from hydra.transports.base import Accept, TransportError, TransportOptions
-from hydra.transports.irc_link import IrcLink
+from hydra.transports.secret import SecretError
+from hydra.transports.stream import StreamLink, StreamState
 
 logger = logging.getLogger("hydra.irc")
 
+#: Bytes that may wait on one link for the server's pace; then the link is closed.
+MAX_WAITING: Final = 64 * 1024
 #: Links of one listener.
 MAX_LINKS: Final = 256
 #: No such nick; and the nick, or the server, does not take private messages from this client.
@@ -42,7 +49,121 @@ MAX_FAREWELLS: Final = 16
 RECONNECT: Final = (1.0, 60.0)
 
 
-class _IrcClient:
+class IrcStream(StreamLink):
+    """A link that calls the other side by its nick."""
+
+    def __init__(self, carrier: IrcLink, origin: str, opened: Accept, *, dialled: bool) -> None:
+        super().__init__(carrier, origin, carrier.client.transport, opened, dialled=dialled)
+        self._who = f"{carrier.nick} on IRC"
+
+    def _too_late(self, seconds: float) -> str:
+        return f"{self._who} has not proved for {seconds:g} s that it knows the secret"
+
+    def _unproved(self, error: SecretError) -> str:
+        return f"{self._who} has not proved that it knows the secret: {error}"
+
+
+class IrcLink:
+    """Carries a link to one nick (`hydra.transports.stream.ByteCarrier`), by an IRC client: its own if the link was
+    dialled, the listener's if it was accepted."""
+
+    def __init__(self, client: IrcClient, nick: str, origin: str, opened: Accept, *, dialled: bool) -> None:
+        self.nick = nick
+        self.mask: NickMask | None = None
+        """The other side's mask by the server's word, once a message has come from it."""
+        self.peer: str | None = None
+        """The other side's session, once known."""
+        self.queued = False
+        """Whether it waits for its turn to send."""
+        self.open = True
+        self.packer = PiecePacker(secrets.token_hex(4))
+        self.client = client
+        self._unpacker = PieceUnpacker()
+        self._loop = asyncio.get_running_loop()
+        self._heard = clock.now()
+        self._idle_timer = self._loop.call_later(client.transport.idle, self._look)
+        self.link = IrcStream(self, origin, opened, dialled=dialled)
+        self.link.outcome.add_done_callback(self._report)
+
+    # To the other side.
+
+    def take_turn(self) -> bool:
+        """Wait for a turn to send; False if it waits already."""
+        queued, self.queued = self.queued, True
+        return not queued
+
+    def end_turns(self) -> None:
+        """Wait for no turn: there is nothing to send."""
+        self.queued = False
+
+    def write(self, data: bytes) -> None:
+        """Send lines in turns with other links; more than `MAX_WAITING` bytes end the link."""
+        self.packer.put(data)
+        if self.packer.waiting > MAX_WAITING:
+            self._loop.call_soon(self.end, f"{self.nick} on IRC does not keep up")
+        else:
+            self.client.queue(self)
+
+    def get_write_buffer_size(self) -> int:
+        """Nothing that would have to be dropped: what waits is bounded by `write`."""
+        return 0
+
+    # From the other side.
+
+    def meet(self, mask: NickMask, session: str) -> None:
+        """Know the other side."""
+        self.mask, self.peer = mask, session
+        self.packer.address(session)
+
+    def is_for(self, mask: NickMask, piece: Piece) -> bool:
+        """Whether a message belongs to this link; the first one makes the other side known."""
+        if self.peer is None and piece.to == self.packer.session:
+            self.meet(mask, piece.session)
+        return piece.session == self.peer and piece.to in (self.packer.session, UNKNOWN)
+
+    def take(self, piece: Piece) -> None:
+        """Take a message."""
+        self._heard = clock.now()
+        if data := self._unpacker.take(piece):
+            self.link.take(data)
+
+    # The end.
+
+    def close(self) -> None:
+        """End at once; the other side is told why its proof was not accepted."""
+        outcome = self.link.outcome
+        error = outcome.exception() if outcome.done() and not outcome.cancelled() else None
+        self._over("closed" if error is None else str(error))
+
+    abort = close
+
+    def end(self, reason: str, *, tell: bool = True) -> None:
+        """End the link and call its handler; `tell`: send the other side the reason."""
+        if self.open:
+            self._over(reason if tell else None)
+            self.link.give_up(reason)
+            self.link.lost(reason)
+
+    def _over(self, farewell: str | None) -> None:
+        if self.open:
+            self.open = False
+            self._idle_timer.cancel()
+            self.client.remove(self, farewell)
+
+    def _report(self, outcome: asyncio.Future[None]) -> None:
+        if not outcome.cancelled() and (error := outcome.exception()) is not None:
+            logger.info("%s: %s", self.link.origin, error)
+
+    def _look(self) -> None:
+        """End the link after the other side's silence."""
+        idle = self.client.transport.idle
+        if clock.now() >= self._heard + idle:
+            self.end(f"{self.nick} on IRC is silent for {idle:g} s")
+        else:
+            self._idle_timer = clock.call_at(self._loop, self._heard + idle, self._look)
+
+
+class IrcClient:
     """A client on an IRC server, and the links that it carries."""
 
     def __init__(self, address: IrcAddress, user: IrcUser, options: TransportOptions) -> None:
@@ -114,10 +235,10 @@ class _IrcClient:
         self._farewells.append(f"PRIVMSG {nick} :{text}")
         self.connection.wake()
 
-    def add(self, link: IrcLink, *, dialled: bool) -> None:
+    def add(self, link: IrcLink) -> None:
         """Begin a link."""
         self.links[fold(link.nick)] = link
-        link.begin(dialled=dialled)
+        link.link.start()
 
     def remove(self, link: IrcLink, farewell: str | None) -> None:
         """End a link; the other side gets the farewell, if there is one."""
@@ -179,34 +300,30 @@ class _IrcClient:
         """A link was removed."""
 
 
-class _IrcDialler(_IrcClient):
+class _IrcDialler(IrcClient):
     """A client for one link."""
 
     def emptied(self) -> None:
         self.connection.leave("the link is closed")
 
 
-class IrcListener(_IrcClient):
+class IrcListener(IrcClient):
     """A client that other nodes dial."""
 
     def __init__(self, address: IrcAddress, options: TransportOptions, accept: Accept) -> None:
         super().__init__(address, IrcUser(address.nick, other_nicks=False), options)
+        self.address = str(address)
         self._accept: Accept | None = accept
         self._rng = Random()
         self._wait = RECONNECT[0]
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def address(self) -> str:
-        """See `LinkListener`."""
-        return str(self._address)
 
     async def close(self) -> None:
         """See `LinkListener`. The client leaves IRC with its last link."""
         self._accept = None
         if self._timer is not None:
             self._timer.cancel()
-        for link in [link for link in self.links.values() if link.proving]:
+        for link in [link for link in self.links.values() if link.link.state is StreamState.PROVING]:
             link.end("the listener is closed")
         self.emptied()
 
@@ -223,9 +340,9 @@ class IrcListener(_IrcClient):
         if self._accept is None or len(self.links) >= MAX_LINKS:
             self.dismiss(mask, piece, "no more links are accepted")
             return
-        link = IrcLink(self, mask.nick, mask.host or mask.nick, self._accept)
+        link = IrcLink(self, mask.nick, mask.host or mask.nick, self._accept, dialled=False)
         link.meet(mask, piece.session)
-        self.add(link, dialled=False)
+        self.add(link)
         if link.open:
             link.take(piece)
 
@@ -274,12 +391,12 @@ async def dial_irc(address: IrcAddress, options: TransportOptions, opened: Accep
     """
     dialler = _IrcDialler(address, IrcUser(drawn_nick("hydra", Random())), options)
     await dialler.start()
-    link = IrcLink(dialler, address.nick, str(address), opened)
-    dialler.add(link, dialled=True)
+    link = IrcLink(dialler, address.nick, str(address), opened, dialled=True)
+    dialler.add(link)
     try:
-        reason = await link.ready
+        await link.link.outcome
+    except TransportError as error:
+        raise TransportError(f"{address}: {error}") from error
     except BaseException:
-        link.close()
+        link.end("closed")
         raise
-    if reason is not None:
-        raise TransportError(f"{address}: {reason}")

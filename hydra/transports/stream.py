@@ -1,6 +1,6 @@
 """A link over a stream of bytes: the proof of the secret, then lines; bounded, and never waiting.
 
-TCP and named pipes give it a `ByteCarrier`, call `data_received` with bytes, and `lost` at the end.
+A transport gives it a `ByteCarrier`, calls `data_received` or `take` with bytes, and `lost` at the end.
 
     PROVING --proved, or there is no secret--> OPEN --closed by either side--> CLOSED
     PROVING --wrong, too late, closed--> CLOSED: the link was never opened
@@ -69,9 +69,7 @@ class StreamLink:
             self._open()
             return
         timeout = self._options.proof_timeout
-        self._timer = self._loop.call_later(
-            timeout, self.give_up, f"it has not proved within {timeout:g} s that it knows the secret; it may have none"
-        )
+        self._timer = self._loop.call_later(timeout, self.give_up, self._too_late(timeout))
         self._channel.write(self._proof.greeting)
 
     # For the node.
@@ -104,12 +102,13 @@ class StreamLink:
         """Take bytes. An unforeseen error costs this link alone."""
         self._received = True
         try:
-            self._take(data)
+            self.take(data)
         except Exception as error:
             self._options.fault(f"link with {self.origin}", error)
             self.lost(f"a fault in what came over it: {type(error).__name__}")
 
-    def _take(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
+        """Take bytes; an unforeseen error is raised."""
         if self.state is StreamState.PROVING and self._proof is not None:
             data = self._prove(self._proof, data)
         if data and self.state is StreamState.OPEN and self._handler is not None:
@@ -134,17 +133,25 @@ class StreamLink:
     def _fail(self, error: TransportError) -> None:
         self.state = StreamState.CLOSED
         self._stop_timer()
-        self._channel.abort()
         if not self.outcome.done():  # it may have been cancelled
             self.outcome.set_exception(error)
             self.outcome.exception()  # retrieved, also if no task awaits it any more
+        self._channel.abort()
+
+    def _too_late(self, seconds: float) -> str:
+        """The reason to give up a side that has not proved in time that it knows the secret."""
+        return f"it has not proved within {seconds:g} s that it knows the secret; it may have none"
+
+    def _unproved(self, error: SecretError) -> str:
+        """The reason to give up a side whose proof is wrong."""
+        return str(error)
 
     def _prove(self, proof: Proof, data: bytes) -> bytes:
         """Return the bytes after the proof."""
         try:
             answer = proof.feed(data)
         except SecretError as error:
-            self.give_up(str(error))
+            self.give_up(self._unproved(error))
             return b""
         if answer:
             self._channel.write(answer)

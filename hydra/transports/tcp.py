@@ -76,12 +76,7 @@ class TcpListener:
         self._strangers: dict[asyncio.Task[None], _Connection] = {}
         self._throttle = LogThrottle()
         self._acceptor = Acceptor(f"hydra {address}", sockets, self._admit)
-        self._address = TcpAddress(address.host, self._acceptor.port)
-
-    @property
-    def address(self) -> str:
-        """The address that other nodes dial."""
-        return str(self._address)
+        self.address = str(TcpAddress(address.host, self._acceptor.port))
 
     async def close(self) -> None:
         """Accept no more links, and end those in their handshake or proof."""
@@ -126,15 +121,15 @@ class TcpListener:
         connection.give_up("no longer waited for")
         sock.close()
         if isinstance(error, NothingSent):
-            logger.debug("%s: %s connected and sent nothing", self._address, connection.origin)
+            logger.debug("%s: %s connected and sent nothing", self.address, connection.origin)
         elif isinstance(error, OSError | TransportError):
             self._refused(connection.origin, reason(error))
         elif error is not None:
-            logger.error("%s: a link could not be set up", self._address, exc_info=error)
+            logger.error("%s: a link could not be set up", self.address, exc_info=error)
 
     def _refused(self, origin: str, why: str) -> None:
         if count := self._throttle.admit("refused", clock.now()):
-            logger.warning("%s refused %d link(s), the last from %s: %s", self._address, count, origin, why)
+            logger.warning("%s refused %d link(s), the last from %s: %s", self.address, count, origin, why)
 
 
 class _Connection(asyncio.BufferedProtocol):

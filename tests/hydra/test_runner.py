@@ -15,6 +15,7 @@ from hydra.runner import FAULTS_WITHIN, MAX_FAULTS, Runner
 from hydra.send_gate import SendGate
 from hydra.transports.base import TransportError
 from tests.waiting import PATIENCE
+from wire.net.tasks import Tasks
 
 
 class FakeDriver:
@@ -43,7 +44,7 @@ async def runner() -> Any:
     made._gate = SendGate(None, Pace(1, 0))
     made._gate.node = made.driver.node
     made._loop = asyncio.get_running_loop()
-    made._sender, made._silence, made._tasks, made._beginning = None, None, set(), asyncio.Lock()
+    made._sender, made._silence, made._tasks, made._beginning = None, None, Tasks(), asyncio.Lock()
     made._faults_beside = 0
     return made
 
@@ -148,7 +149,7 @@ async def test_a_node_with_a_fault_again_and_again_ends_its_process(beginning: A
         runner.failed(LookupError(str(number)))
     assert str(runner.error) == str(MAX_FAULTS - 1)
     assert runner._stop.is_set()
-    await runner._end_tasks()
+    await runner._tasks.end()
     assert runner.drivers == [runner.driver], "it does not begin anew any more"
 
 
@@ -161,4 +162,4 @@ async def test_faults_that_are_far_apart_do_not_end_the_process(
         now += FAULTS_WITHIN / 2
         runner.failed(LookupError(str(number)))
     assert runner.error is None
-    await runner._end_tasks()
+    await runner._tasks.end()

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from hydra.sender import Sender
+from hydra.storage.line_records import claim, release
 from queues.engine import EngineError
 from queues.engine.message import Detail
 from tests.waiting import PATIENCE, until
@@ -100,7 +101,11 @@ class Surroundings:
         self.opened.clear()
         self.sender.gate_changed()
 
-    async def claim(self, message: int) -> bool:
+    async def run(self, function: Any, message: int) -> Any:
+        """What the thread of the database does with a message."""
+        return await {claim: self._claim, release: self._release}[function](message)
+
+    async def _claim(self, message: int) -> bool:
         self.before_claim()
         if self.troubles:
             raise self.troubles.pop(0)
@@ -110,7 +115,7 @@ class Surroundings:
             await self.slow.wait()
         return new
 
-    async def release(self, message: int) -> None:
+    async def _release(self, message: int) -> None:
         self.claimed.discard(message)
 
     def _submit(self, message: str, line: str) -> None:

@@ -58,14 +58,9 @@ class Client:
         Raises OSError when the broker cannot be reached, TlsFailed when it is not trusted or does not trust
         us, NackError 401 for a wrong key, 426 for a broker of another version.
         """
-        self._address = host, port
-        self._key = key
         self._core = ClientCore(timeout)
         self._driver = ClientDriver(over_tls(self._core, tls, host, server_hostname), timeout)
-        self._connect()
-
-    def _connect(self) -> None:
-        self._driver.connect(*self._address, self._core.handshake(self._key))
+        self._driver.connect(host, port, self._core.handshake(key))
 
     def publish(self, topic: str | bytes, body: bytes, qos: int = 1) -> int:
         """Send a message at once. Call `flush` to know that it is durable.

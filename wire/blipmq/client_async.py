@@ -63,11 +63,11 @@ class AsyncClient:
         keeps the others waiting, so give it a connection of its own. A cancelled poll leaves its message to be
         redelivered.
         """  # async only
-        self._address = host, port
-        self._key = key
+        self._address = host, port  # async only
+        self._key = key  # async only
         self._core = ClientCore(timeout)
         self._driver = AsyncClientDriver(over_tls(self._core, tls, host, server_hostname), timeout)
-        # sync: self._connect()
+        # sync: self._driver.connect(host, port, self._core.handshake(key))
 
     async def connect(self) -> None:  # async only
         """Connect and authenticate; call `close` in the end.
@@ -75,9 +75,6 @@ class AsyncClient:
         Raises OSError when the broker cannot be reached, TlsFailed when it is not trusted or does not trust us,
         NackError 401 for a wrong key, 426 for a broker of another version.
         """
-        await self._connect()
-
-    async def _connect(self) -> None:
         await self._driver.connect(*self._address, self._core.handshake(self._key))
 
     async def publish(self, topic: str | bytes, body: bytes, qos: int = 1) -> int:

@@ -156,10 +156,14 @@ def parse_auth(payload: bytes) -> str:
     """Return the API key of an AUTH; raise PayloadError unless its length is exact and it is UTF-8."""
     if len(payload) < U16.size or len(payload) != U16.size + int.from_bytes(payload[:2], "big"):
         raise PayloadError(INVALID_AUTH)
+    return _text(payload[U16.size :], INVALID_AUTH)
+
+
+def _text(data: bytes, invalid: Reject) -> str:
     try:
-        return payload[U16.size :].decode()
+        return data.decode()
     except UnicodeDecodeError:
-        raise PayloadError(INVALID_AUTH) from None
+        raise PayloadError(invalid) from None
 
 
 def parse_publish(payload: bytes) -> tuple[int, bytes, bytes]:
@@ -195,10 +199,7 @@ def parse_subscribe(payload: bytes) -> tuple[bytes, int]:
 
 def _check_topic(topic: bytes, qos: int, invalid: Reject) -> None:
     if not topic.isascii():
-        try:
-            topic.decode()
-        except UnicodeDecodeError:
-            raise PayloadError(invalid) from None
+        _text(topic, invalid)
     if not topic:
         raise PayloadError(EMPTY_TOPIC)
     if qos > 1:
@@ -234,10 +235,7 @@ def parse_nack(payload: bytes) -> Reject:
     start = _TWO_U16.size
     if len(payload) < start or len(payload) != start + int.from_bytes(payload[2:4], "big"):
         raise PayloadError(INVALID_NACK)
-    try:
-        return Reject(int.from_bytes(payload[:2], "big"), payload[start:].decode())
-    except UnicodeDecodeError:
-        raise PayloadError(INVALID_NACK) from None
+    return Reject(int.from_bytes(payload[:2], "big"), _text(payload[start:], INVALID_NACK))
 
 
 def parse_delivery(payload: bytes) -> tuple[int, bytes, bytes]:

@@ -33,6 +33,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from wire.net.tasks import Tasks
+
 logger = logging.getLogger(__name__)
 
 #: Seconds that a process waits for each step of the other one: as long as a node may be silent.
@@ -88,7 +90,7 @@ class Siblings:
         self._place = place
         self._reserve = reserve
         self._socket: socket.socket | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._loop = asyncio.get_running_loop()
 
     def start(self) -> None:
@@ -117,8 +119,7 @@ class Siblings:
             with contextlib.suppress(OSError):
                 Path(self._place.socket(self._place.number)).unlink()
                 self._place.directory.rmdir()  # the last one; the parent does that too, unless it was killed
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
 
     def elsewhere(self, kind: str, name: bytes) -> int | None:
         """The number of the process that serves a name; None when it is this one, or connections stay here."""
@@ -179,9 +180,7 @@ class Siblings:
                 for sock in sockets:
                     sock.close()
                 continue
-            task = self._loop.create_task(self._take(data, *sockets))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.spawn(self._take(data, *sockets))
 
     async def _take(self, offer: bytes, client: socket.socket, giver: socket.socket) -> None:
         """Take a connection, if there is room for it."""

@@ -9,50 +9,35 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
-from typing import Final, Protocol
+from typing import Final, Generic, TypeVar
 
-from queues.engine import LocalQueue
-
-
-class JobConsumer(Protocol):
-    """The subscription that jobs were pushed for."""
-
-    queue: str
-    buffer: LocalQueue
-
-    def finished(self, count: int) -> None:
-        """Count jobs as no longer the worker's."""
-
-    def wall_time(self, moment: float) -> float:
-        """A monotonic time as a Unix time."""
-
-    def lose(self) -> None:
-        """The worker is gone."""
+#: The subscription that jobs were pushed for.
+C = TypeVar("C")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pushed:
+class Pushed(Generic[C]):
     """The common facts of jobs pushed together: their consumer, attempt, and since when a worker has them and until
     when it may (Unix times)."""
 
-    consumer: JobConsumer
+    consumer: C
     attempt: int
     since: float
     deadline: float | None
 
 
 #: A job that a worker has: with which it was pushed, and its delivery's tag.
-Assignment = tuple[Pushed, int]
+Assignment = tuple[Pushed[C], int]
 #: Fewer jobs than this are no run.
 _LEAST: Final = 4
 
 
-class _Run:
+class _Run(Generic[C]):
     """Jobs pushed together: those from the place `at` on."""
 
     __slots__ = ("at", "jids", "pushed", "tags")
 
-    def __init__(self, pushed: Pushed, tags: Sequence[int], jids: Sequence[bytes]) -> None:
+    def __init__(self, pushed: Pushed[C], tags: Sequence[int], jids: Sequence[bytes]) -> None:
         self.pushed = pushed
         self.tags = tags
         self.jids = jids
@@ -61,46 +46,46 @@ class _Run:
     def __len__(self) -> int:
         return len(self.jids) - self.at
 
-    def items(self) -> Iterator[tuple[bytes, Assignment]]:
+    def items(self) -> Iterator[tuple[bytes, Assignment[C]]]:
         jids, tags = islice(self.jids, self.at, None), islice(self.tags, self.at, None)
         return zip(jids, zip(repeat(self.pushed), tags), strict=True)
 
 
-class Assignments:
+class Assignments(Generic[C]):
     """A worker's jobs by their jids as UTF-8."""
 
     def __init__(self) -> None:
-        self._single: dict[bytes, Assignment] = {}
+        self._single: dict[bytes, Assignment[C]] = {}
         #: The runs by their first jids.
-        self._runs: dict[bytes, _Run] = {}
+        self._runs: dict[bytes, _Run[C]] = {}
 
     def __len__(self) -> int:
         return len(self._single) + sum(map(len, self._runs.values()))
 
-    def add(self, pushed: Pushed, tags: Sequence[int], jids: Sequence[bytes]) -> None:
+    def add(self, pushed: Pushed[C], tags: Sequence[int], jids: Sequence[bytes]) -> None:
         """Jobs are pushed together. The jids are kept, and not changed."""
         if len(jids) < _LEAST:
             self._single.update(zip(jids, zip(repeat(pushed), tags), strict=True))
         else:
             self._runs[jids[0]] = _Run(pushed, tags, jids)
 
-    def get(self, jid: bytes) -> Assignment | None:
+    def get(self, jid: bytes) -> Assignment[C] | None:
         """One job; None if this worker does not have it."""
         if jid not in self._single:
             self._break_up()
         return self._single.get(jid)
 
-    def take(self, jid: bytes) -> Assignment | None:
+    def take(self, jid: bytes) -> Assignment[C] | None:
         """Take one job out; None if this worker does not have it."""
         if jid not in self._single:
             self._break_up()
         return self._single.pop(jid, None)
 
-    def replace(self, jid: bytes, job: Assignment) -> None:
+    def replace(self, jid: bytes, job: Assignment[C]) -> None:
         """A job's deadline has moved."""
         self._single[jid] = job
 
-    def take_together(self, jids: Sequence[bytes]) -> tuple[JobConsumer, list[Sequence[int]]] | None:
+    def take_together(self, jids: Sequence[bytes]) -> tuple[C, list[Sequence[int]]] | None:
         """Take jobs out: their consumer, and their tags in order, those of a run together. None, and nothing is taken,
         unless all are this worker's, each is there once, and they are of one consumer."""
         taken = self._take_together([*jids] if self._single else jids)
@@ -109,11 +94,11 @@ class Assignments:
             taken = self._take_together([*jids])
         return taken
 
-    def _take_together(self, jids: Sequence[bytes]) -> tuple[JobConsumer, list[Sequence[int]]] | None:
+    def _take_together(self, jids: Sequence[bytes]) -> tuple[C, list[Sequence[int]]] | None:
         """The same, but that a run is taken from its beginning on."""
-        runs: dict[_Run, int] = {}
+        runs: dict[_Run[C], int] = {}
         single: set[bytes] = set()
-        consumers: set[JobConsumer] = set()
+        consumers: set[C] = set()
         tags: list[Sequence[int]] = []
         alone: list[int] = []
         at = 0
@@ -143,14 +128,14 @@ class Assignments:
             self._shorten(run, count)
         return consumers.pop(), tags
 
-    def _shorten(self, run: _Run, count: int) -> None:
+    def _shorten(self, run: _Run[C], count: int) -> None:
         """The first jobs of a run are taken out."""
         del self._runs[run.jids[run.at]]
         run.at += count
         if run:
             self._runs[run.jids[run.at]] = run
 
-    def take_tags(self, consumer: JobConsumer, tags: Sequence[int]) -> int:
+    def take_tags(self, consumer: C, tags: Sequence[int]) -> int:
         """Take out those jobs of a consumer that have these tags; returns how many there were."""
         self._break_up()
         gone = set(tags)
@@ -159,14 +144,14 @@ class Assignments:
             del self._single[jid]
         return len(jids)
 
-    def take_all(self) -> list[Assignment]:
+    def take_all(self) -> list[Assignment[C]]:
         """Take all jobs out, the oldest first."""
         jobs = [job for _, job in self.oldest(len(self))]
         self._single.clear()
         self._runs.clear()
         return jobs
 
-    def oldest(self, most: int) -> list[tuple[bytes, Assignment]]:
+    def oldest(self, most: int) -> list[tuple[bytes, Assignment[C]]]:
         """The `most` oldest jobs, the oldest first."""
         items = [*self._single.items()]
         for run in self._runs.values():
@@ -181,6 +166,6 @@ class Assignments:
         self._runs.clear()
 
 
-def _age(item: tuple[bytes, Assignment]) -> tuple[float, int]:
+def _age(item: tuple[bytes, Assignment[C]]) -> tuple[float, int]:
     pushed, tag = item[1]
     return pushed.since, tag

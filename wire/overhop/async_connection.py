@@ -7,7 +7,6 @@ keeps another waiting. `AsyncClient` and the workers use it.
 import asyncio
 import contextlib
 import ssl
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -45,7 +44,8 @@ class AsyncConnection:
         self._driver = AsyncClientDriver(over_tls(self.core, tls, host, server_hostname), timeout)
         self._listener: asyncio.Task[None] | None = None
         self._flusher: asyncio.Task[None] | None = None
-        self._takers: deque[asyncio.Future[None]] = deque()
+        #: Set when a QUEST has come, or the connection has ended; then another takes its place.
+        self._news = asyncio.Event()
 
     async def connect(self) -> None:
         """Connect and register, or raise OSError, OverhopError or ProtocolViolation."""
@@ -106,7 +106,8 @@ class AsyncConnection:
         try:
             async with asyncio.timeout(timeout) as scope:
                 while not quests:
-                    await self._wait_for_quest()
+                    self._check()
+                    await self._news.wait()
         except TimeoutError:
             if not scope.expired():
                 raise  # the broker was silent before, and the connection is over
@@ -156,24 +157,12 @@ class AsyncConnection:
 
     def _keep(self, quest: Quest) -> None:
         self.core.quests.append(quest)
-        self._wake_taker()
+        self._tell()
 
-    async def _wait_for_quest(self) -> None:
-        self._check()
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._takers.append(woken)
-        try:
-            await woken
-        except asyncio.CancelledError:
-            if woken.done() and not woken.cancelled():
-                self._wake_taker()  # this one leaves, but what woke it is still there
-            raise
-
-    def _wake_taker(self) -> None:
-        while self._takers:
-            if not (taker := self._takers.popleft()).done():
-                taker.set_result(None)
-                return
+    def _tell(self) -> None:
+        """Wake all tasks in `next_quest`; the one that has waited longest looks first."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
     def _end(self, error: ClientError) -> None:
         if self.ended.is_set():
@@ -182,5 +171,4 @@ class AsyncConnection:
         self.ended.set()
         self._driver.abort()
         self.core.lose(error)
-        while self._takers:
-            self._wake_taker()
+        self._tell()

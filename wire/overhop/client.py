@@ -108,9 +108,6 @@ class Client:
             host, port, timeout=timeout, max_envelope=max_envelope, tls=tls, server_hostname=server_hostname
         )
         self._core = self._connection.core
-        self._connect()
-
-    def _connect(self) -> None:
         self._connection.connect()
 
     @property

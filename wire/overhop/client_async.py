@@ -113,7 +113,7 @@ class AsyncClient:
             host, port, timeout=timeout, max_envelope=max_envelope, tls=tls, server_hostname=server_hostname
         )
         self._core = self._connection.core
-        # sync: self._connect()
+        # sync: self._connection.connect()
 
     async def connect(self) -> None:  # async only
         """Connect and register; call `close` in the end.
@@ -121,9 +121,6 @@ class AsyncClient:
         Raises OSError when the broker cannot be reached, TlsFailed when it is not trusted or does not trust us,
         OverhopError when it does not want us.
         """
-        await self._connect()
-
-    async def _connect(self) -> None:
         await self._connection.connect()
 
     @property

@@ -2,32 +2,165 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
+from time import monotonic, time
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
-from queues.engine import ClientConnection, LocalQueue, QueueNotFound, first_id
+from queues.engine import ClientConnection, Content, LocalQueue, PushConsumer, PushRun, QueueNotFound, first_id
 from queues.reach import Operation
-from wire.net.connection import Connection
-from wire.overhop.assignments import Assignment, Assignments
+from wire.net.connection import Connection, contained
+from wire.overhop.assignments import Assignment, Assignments, Pushed
 from wire.overhop.codec.encoder import Unencodable, encode_value, err
 from wire.overhop.codec.fields import DomainError, forbidden
-from wire.overhop.codec.hot_frames import empty_ok, empty_oks
+from wire.overhop.codec.hot_frames import QuestWriter, empty_ok, empty_oks
 from wire.overhop.codec.messages import Log, Subscribe, credit, done, fail, job_id, split_job_id, subscription_id
 from wire.overhop.codec.names import Code
 from wire.overhop.codec.runs import DoneRun
-from wire.overhop.consumer import Consumer
+from wire.overhop.codec.timestamps import format_timestamp
+from wire.overhop.payloads import payload_value
 from wire.overhop.service import OverhopService
 from wire.replies import Parts, Replies
+
+logger = logging.getLogger(__name__)
 
 Payload = dict[str, Any]
 #: Jobs that a snapshot lists for each worker, at most: the oldest.
 MOST_JOBS = 100
 NOT_SETTLED = "the store cannot settle this job: an operator has to see to it"
 NOT_COUNTED = "the database was lost before this attempt was counted: the job comes again"
+MSGPACK = int(Content.MSGPACK)
+
+
+class Consumer(PushConsumer):
+    """A subscription to a queue, made by SUBSCRIBE: its jobs are pushed as QUESTs, each for a credit."""
+
+    __slots__ = (
+        "_owner", "_writer", "active", "buffer", "client", "connection", "kept_credits", "largest",
+        "queue", "sid",
+    )  # fmt: skip
+
+    def __init__(self, owner: Deliveries, queue: str, buffer: LocalQueue, largest: int, key: int | None) -> None:
+        """`largest` is the most bytes that a payload may have to go into a frame, `key` the client's API key."""
+        super().__init__(key)
+        self.sid = str(uuid4())
+        self.queue = queue
+        self.buffer = buffer
+        #: Credits set aside while the worker does not read.
+        self.kept_credits = 0
+        self.active = 0
+        self.largest = largest
+        self.connection = owner.connection
+        self.client = owner.client
+        self._owner = owner
+        self._writer = QuestWriter(self.sid, queue)
+
+    # Called by the engine.
+
+    @contained
+    def push(self, runs: list[PushRun], deadline: float | None) -> None:
+        """Send jobs to the worker."""
+        since = time()
+        due = None if deadline is None else since + deadline - monotonic()
+        text = None if due is None else format_timestamp(datetime.fromtimestamp(due, UTC))
+        usual = self.buffer.policy.max_attempts
+        frames: list[bytes | bytearray] = []
+        count = 0
+        for run in runs:
+            detail, pushed = run.detail, Pushed(self, run.attempts + 1, since, due)
+            own = None if detail is None else detail.max_attempts
+            most = usual if own is None else own
+            tags, ids, values = run.tags, run.ids, run.payloads
+            if detail is None or detail.content != MSGPACK or max(map(len, values)) > self.largest:
+                tags, ids, values = self._values(run, None if detail is None else detail.content)
+            if values:
+                frames.append(self._push_alike(pushed, text, most, tags, ids, values))
+                count += len(values)
+        if count:
+            self.active += count
+            self._owner.send_quests(frames, count)
+
+    def _values(self, run: PushRun, content: int | None) -> tuple[list[int], list[int], list[bytes]]:
+        """The tags, ids and encoded payloads of those that a frame can have."""
+        tags, ids, values = list[int](), list[int](), list[bytes]()
+        for tag, id, payload in zip(run.tags, run.ids, run.payloads, strict=True):
+            if (value := self._value(tag, id, payload, content)) is not None:
+                tags.append(tag)
+                ids.append(id)
+                values.append(value)
+        return tags, ids, values
+
+    def _push_alike(
+        self, pushed: Pushed[Consumer], deadline: str | None, most: int, tags: Sequence[int], ids: Sequence[int],
+        payloads: Sequence[bytes],
+    ) -> bytes | bytearray:  # fmt: skip
+        """Assign jobs that have all but their payloads in common; returns their QUESTs."""
+        owner, names = self._owner, self._owner.names.of(self.queue, self.buffer.policy.uuid)
+        jids = names.jids(ids)
+        owner.assignments.add(pushed, tags, jids)
+        return self._writer.write(deadline, pushed.attempt, most, names.head, jids, payloads)
+
+    def _value(self, tag: int, id: int, payload: bytes, content: int | None) -> bytes | None:
+        """A payload as a frame has it; None for one that no frame can have, which is a dead letter."""
+        try:
+            value = payload if content == MSGPACK else payload_value(payload, content)
+        except Unencodable as error:
+            self.buffer.bury(tag, str(error))
+            return None
+        except Exception as error:  # this message costs itself only, and is not tried again
+            self.connection.listener.session_failed()
+            logger.exception("%s: message %d of %s cannot be delivered", self.connection.name, id, self.queue)
+            self.buffer.bury(tag, f"it cannot be delivered: {type(error).__name__}")
+            return None
+        if len(value) > self.largest:
+            self.buffer.bury(tag, f"its payload of {len(value)} bytes does not fit into a frame")
+            return None
+        return value
+
+    @contained
+    def expired(self, tags: list[int]) -> None:
+        """Jobs have been taken away, unless they were finished."""
+        self.active -= self._owner.assignments.take_tags(self, tags)
+        self._owner.note_change()
+
+    def refuse(self) -> None:
+        self._owner.note_change()
+
+    # Called by the session.
+
+    def finished(self, count: int) -> None:
+        """Count jobs as no longer the worker's."""
+        self.active -= count
+
+    def grant(self, credits: int) -> None:
+        """Let so many more jobs be pushed."""
+        if self.kept_credits:
+            self.kept_credits += credits
+        else:
+            self.buffer.dispatcher().grant(self, credits)
+
+    def withdraw(self) -> None:
+        """Take no more jobs; those at work may be finished."""
+        self.kept_credits = 0
+        self.buffer.dispatcher().withdraw(self)
+        self.buffer.leave(self, finish=True)
+
+    def set_aside(self) -> None:
+        """Take no more jobs for now."""
+        self.kept_credits += self.credits
+        self.buffer.dispatcher().withdraw(self)
+
+    def go_on(self) -> None:
+        """Take jobs again."""
+        credits, self.kept_credits = self.kept_credits, 0
+        if credits:
+            self.buffer.dispatcher().grant(self, credits)
+
 
 class Answers:
     """The answers to some DONEs, or to a FAIL, which wait for the commit. ERR with `reason` takes the place of the OK
@@ -83,7 +216,7 @@ class Deliveries:
         #: Grows whenever the snapshot may have become another, unless the client sent a message that did it.
         self.changes = 0
         self._by_queue: dict[str, Consumer] = {}
-        self.assignments = Assignments()
+        self.assignments = Assignments[Consumer]()
         self.names = service.names
         self._service = service
         self._engine = service.engine
@@ -192,7 +325,7 @@ class Deliveries:
         except KeyError:
             raise _not_found(jid) from None
         if moved is not None:
-            later = replace(pushed, deadline=pushed.consumer.wall_time(moved))
+            later = replace(pushed, deadline=moved + time() - monotonic())
             self.assignments.replace(jid.encode(), (later, tag))
         self._ok(rid)
 
@@ -240,10 +373,11 @@ class Deliveries:
             self._replies.begin()  # what follows waits for this too
 
     def lose(self) -> None:
-        """The worker is gone: another attempt for each of its jobs, after the backoff."""
+        """The worker is gone: another attempt for each of its jobs, after the backoff; those of a queue with a single
+        active consumer go back in place."""
         jobs = self.assignments.take_all()
         for consumer in {pushed.consumer for pushed, _ in jobs}:
-            consumer.lose()
+            consumer.buffer.leave(consumer)
         for pushed, tag in jobs:
             pushed.consumer.buffer.give_back(tag, error="the worker disconnected")
 
@@ -268,7 +402,7 @@ class Deliveries:
             "active": len(self.assignments),
         }  # fmt: skip
 
-    def _assignment(self, jid: str) -> Assignment:
+    def _assignment(self, jid: str) -> Assignment[Consumer]:
         job = self.assignments.get(jid.encode())
         if job is None:
             raise _not_found(jid)

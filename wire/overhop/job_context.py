@@ -5,7 +5,6 @@ import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from typing import Any
 
 from wire.overhop import requests
@@ -30,32 +29,14 @@ class Context:
     def __init__(self, quest: Quest) -> None:
         #: As the broker sent it.
         self.quest = quest
-
-    @property
-    def payload(self) -> Any:
-        return self.quest.payload
-
-    @property
-    def jid(self) -> str:
-        return self.quest.jid
-
-    @property
-    def queue(self) -> str:
-        return self.quest.queue
-
-    @property
-    def attempt(self) -> int:
-        """1 for the first."""
-        return self.quest.attempt
-
-    @property
-    def max_attempts(self) -> int | None:
-        return self.quest.max_attempts
-
-    @property
-    def deadline(self) -> datetime | None:
-        """When another worker would get the job without a heartbeat, by the broker's clock."""
-        return self.quest.deadline
+        self.payload = quest.payload
+        self.jid = quest.jid
+        self.queue = quest.queue
+        #: 1 for the first.
+        self.attempt = quest.attempt
+        self.max_attempts = quest.max_attempts
+        #: When another worker would get the job without a heartbeat, by the broker's clock.
+        self.deadline = quest.deadline
 
 
 class AsyncJobContext(Context):

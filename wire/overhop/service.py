@@ -13,11 +13,13 @@ from queues import reach
 from queues.engine import ANONYMOUS, NOTHING, Destination, Engine, Grant, Publisher, StoreUnavailable
 from queues.reach import SYSTEM_QUEUE, Operation
 from wire.net.siblings import Siblings
+from wire.net.tasks import Tasks
 from wire.overhop.codec.decoder import MAX_ENVELOPE
 from wire.overhop.codec.fields import MAX_NAME, forbidden
 from wire.overhop.machine import Limits
 from wire.overhop.payloads import AllJobNames
 from wire.overhop.queries import Queries
+from wire.server import ensure_queue
 from wire.unconfirmed import UnconfirmedByClient
 
 logger = logging.getLogger(__name__)
@@ -84,7 +86,7 @@ class OverhopService:
         self._publishers: dict[str, Publisher] = {}
         #: The names of all jobs.
         self.names = AllJobNames()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks()
         #: The versions of the workers that the store was told of, by wid.
         self._written: dict[str, object] = {}
         self._stale_grant = True
@@ -98,21 +100,13 @@ class OverhopService:
 
     async def start(self) -> None:
         """Begin. Raises StoreUnavailable."""
-        options = self.engine.options
-        await self.engine.request(
-            "ensure_queue", name=SYSTEM_QUEUE, max_attempts=options.max_attempts, retry_backoff=options.retry_backoff,
-            ack_timeout=options.ack_timeout,
-        )  # fmt: skip
-        self._tasks = [
-            asyncio.create_task(self._beat(), name="overhop heartbeat"),
-            asyncio.create_task(self._write_snapshots(), name="overhop workers"),
-        ]
+        await ensure_queue(self.engine, SYSTEM_QUEUE)
+        self._tasks.spawn(self._beat(), "overhop heartbeat")
+        self._tasks.spawn(self._write_snapshots(), "overhop workers")
 
     async def stop(self) -> None:
         """End; the connections are gone."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.end()
         self.queries.close()
 
     # Sessions.

@@ -24,6 +24,7 @@ from queues.reach import Operation, Protocol
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure
 from wire.net.siblings import State as HandedState
+from wire.net.tasks import Tasks
 from wire.overhop.codec import encoder, messages
 from wire.overhop.codec.decoder import OverhopEnvelope
 from wire.overhop.codec.fields import DomainError, ShapeError, forbidden
@@ -66,7 +67,7 @@ class OverhopSession:
         self._behind_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._later: asyncio.Handle | None = None
-        self._spawned: set[asyncio.Task[None]] = set()
+        self._spawned = Tasks()
         self._finishing = False
         self._draining = False
         #: The client has sent its end of file: it cannot finish any job.
@@ -125,7 +126,8 @@ class OverhopSession:
         self._enqueuer.forget()
         self._replies.discard()
         self._behind.clear()
-        for task in (self._task, self._later, *self._spawned):
+        self._spawned.cancel()
+        for task in (self._task, self._later):
             if task is not None:
                 task.cancel()
 
@@ -452,9 +454,7 @@ class OverhopSession:
 
     def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
         """Run in the background, no longer than the connection lives."""
-        task = self._loop.create_task(self._in_background(job))
-        self._spawned.add(task)
-        task.add_done_callback(self._spawned.discard)
+        self._spawned.spawn(self._in_background(job))
 
     async def _in_background(self, job: Coroutine[Any, Any, None]) -> None:
         try:

@@ -58,13 +58,9 @@ class Client:
         server_hostname: str | None = None,
     ) -> None:
         """Connect, or raise OSError (TlsFailed is one). The client is for one thread at a time."""
-        self._address = host, port
         self._core = ClientCore(max_payload)
         self._driver = ClientDriver(over_tls(self._core, tls, host, server_hostname), timeout)
-        self._connect()
-
-    def _connect(self) -> None:
-        self._driver.connect(*self._address)
+        self._driver.connect(host, port)
 
     def send(self, payload: bytes, retries: int = DEFAULT_RETRIES) -> None:
         """Send a message that may be redelivered `retries` times; 255 is without limit.

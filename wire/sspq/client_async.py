@@ -62,16 +62,13 @@ class AsyncClient:
 
         Any task may call `send` at any time, also while another waits in `receive`.
         """  # async only
-        self._address = host, port
+        self._address = host, port  # async only
         self._core = ClientCore(max_payload)
         self._driver = AsyncClientDriver(over_tls(self._core, tls, host, server_hostname), timeout)
-        # sync: self._connect()
+        # sync: self._driver.connect(host, port)
 
     async def connect(self) -> None:  # async only
         """Connect, or raise OSError (TlsFailed is one); call `close` in the end."""
-        await self._connect()
-
-    async def _connect(self) -> None:
         await self._driver.connect(*self._address)
 
     async def send(self, payload: bytes, retries: int = DEFAULT_RETRIES) -> None:

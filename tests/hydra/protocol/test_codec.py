@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hydra.protocol.codec import IgnoredLine, LineDecoder, MessageTooLong, encode, join_tag, parse, split_tag
+from hydra.protocol.codec import IgnoredLine, LineDecoder, MessageTooLong, bare, encode, join_tag, parse, split_tag
 from hydra.protocol.electorate import Electorate
 from hydra.protocol.messages import (
     Ask,
@@ -27,7 +27,6 @@ from hydra.protocol.messages import (
     Recv,
     Send,
     Welcome,
-    bare,
 )
 
 A, B = "00000000000000aa", "00000000000000bb"

@@ -17,10 +17,7 @@ def outcome(promise: str | None = None, found: float | None = 2.0) -> SeedOutcom
 
 
 def report(*outcomes: SeedOutcome) -> SimulationReport:
-    made = SimulationReport()
-    for each in outcomes:
-        made.add(each)
-    return made
+    return SimulationReport([*outcomes])
 
 
 def test_one_broken_promise_fails_all_seeds() -> None:

@@ -38,7 +38,7 @@ Open = Callable[..., Coroutine[Any, Any, Opened]]
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is slow to end a lost session does not give it to another process."""
-    monkeypatch.setattr("hydra.storage.connections.PATIENCE", 60.0)
+    monkeypatch.setattr("hydra.storage.node_row.PATIENCE", 60.0)
 
 
 @pytest.fixture
@@ -326,8 +326,8 @@ async def test_a_node_that_starts_again_waits_for_a_write_that_is_under_way(open
 
 
 async def test_a_server_that_does_not_answer_counts_as_lost(opened: Open, monkeypatch: Any) -> None:
-    monkeypatch.setattr("hydra.storage.connections.LOOK", 0.05)
-    monkeypatch.setattr("hydra.storage.connections.SILENCE", 0.1)
+    monkeypatch.setattr("hydra.storage.node_row.LOOK", 0.05)
+    monkeypatch.setattr("hydra.storage.node_row.SILENCE", 0.1)
     async with proxy_to(conninfo_from_settings()) as (proxy, conninfo):
         alpha = await opened(conninfo=conninfo)
         proxy.freeze()

@@ -14,7 +14,7 @@ import pytest
 
 from hydra.transports import dial, listen
 from hydra.transports.address import NodeAddress, parse_node_address
-from hydra.transports.base import LinkListener, TransportLink, TransportOptions
+from hydra.transports.base import Handler, LinkListener, TransportLink, TransportOptions
 from tests.wire.serving import EVENT_LOOPS, run_scenario
 
 OPTIONS = TransportOptions(connect_timeout=60.0, proof_timeout=60.0)
@@ -60,6 +60,11 @@ class End:
         self.reason: str | None = None
         self._news = asyncio.Event()
 
+    @property
+    def handler(self) -> Handler:
+        """What the link calls; a test may replace the methods."""
+        return Handler(lambda data: self.received(data), lambda reason: self.closed(reason))
+
     def received(self, data: bytes) -> None:
         assert self.reason is None, "something was received after the end"
         self.data += data
@@ -96,7 +101,7 @@ class Door:
         self.refused: list[TransportLink] = []
         self.greeting = b""
 
-    def __call__(self, link: TransportLink) -> End | None:
+    def __call__(self, link: TransportLink) -> Handler | None:
         if self.refuses:
             self.refused.append(link)
             return None
@@ -104,7 +109,7 @@ class Door:
         if self.greeting:
             link.write(self.greeting)
         self.ends.put_nowait(end)
-        return end
+        return end.handler
 
     async def end(self) -> End:
         """Wait for the next link."""

@@ -6,20 +6,19 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import hydra.transports.irc as transport
-import hydra.transports.irc_link
 from hydra.irc.attempt import AttemptState
 from hydra.irc.settings import IrcTimes
 from hydra.transports import dial, listen
 from hydra.transports.address import IrcAddress, parse_node_address
 from hydra.transports.base import Handler, TransportError, TransportLink, TransportOptions
-from hydra.transports.irc import IrcListener, dial_irc, listen_irc
-from hydra.transports.irc_link import IrcLink
+from hydra.transports.irc import IrcLink, IrcListener, dial_irc, listen_irc
 from hydra.transports.secret import NONCE_SIZE, Proof
+from hydra.transports.stream import StreamLink
 from tests.hydra.irc.client import Client
 from tests.hydra.irc.server import IrcServerProcess
 from tests.hydra.ports import reserved_port
@@ -40,8 +39,9 @@ class End:
     """One end of a link: what it has heard."""
 
     def __init__(self, link: TransportLink) -> None:
-        assert isinstance(link, IrcLink)
+        assert isinstance(link, StreamLink)
         self.link = link
+        self.carrier = cast(IrcLink, link._channel)
         self.data = b""
         self.reasons: list[str] = []
         self._changed = Changes()
@@ -90,11 +90,11 @@ class Room:
             return None
         self.accepted.append(End(link))
         self._changed.notify()
-        return self.accepted[-1]
+        return Handler(self.accepted[-1].received, self.accepted[-1].closed)
 
     def open(self, link: TransportLink) -> Handler | None:
         self.opened.append(End(link))
-        return self.opened[-1]
+        return Handler(self.opened[-1].received, self.opened[-1].closed)
 
     async def listen(self, irc: IrcTimes = FAST, **options: Any) -> IrcListener:
         self.listener = await listen_irc(self.address, TransportOptions(irc=irc, **options), self.accept)
@@ -238,9 +238,9 @@ async def test_an_unused_nick_ends_the_link_at_the_first_line(room: Room) -> Non
 
 async def test_a_neighbour_that_is_gone_is_noticed_at_the_next_line(listening: Room, stranger: Client) -> None:
     _, accepted = await listening.pair()
-    stranger.say(f"KILL {accepted.link.nick}")
+    stranger.say(f"KILL {accepted.carrier.nick}")
     assert "closed the connection" in await listening.opened[0].ended()
-    await stranger.sees_gone(accepted.link.nick)
+    await stranger.sees_gone(accepted.carrier.nick)
     accepted.link.write(b"PING 1 1 1\r\n")
     assert "no private messages" in await accepted.ended()
 
@@ -251,9 +251,9 @@ async def test_a_neighbour_that_leaves_before_our_eyes_is_noticed_at_once(listen
     stranger.say("JOIN #eyes")
     await stranger.line("366", "#eyes")
     for end in (accepted, dialled):
-        assert end.link.carrier.connection.say("JOIN #eyes")
-        await stranger.line("JOIN", f":{end.link.carrier.connection.nick}!")
-    dialled.link.carrier.connection.leave("gone")
+        assert end.carrier.client.connection.say("JOIN #eyes")
+        await stranger.line("JOIN", f":{end.carrier.client.connection.nick}!")
+    dialled.carrier.client.connection.leave("gone")
     assert "has left IRC" in await accepted.ended()
 
 
@@ -262,12 +262,12 @@ async def test_a_neighbour_that_is_silent_for_too_long_is_given_up(room: Room) -
     dialled = await room.dial(idle=60)
     dialled.link.write(b"KNOCK 1 a\r\n")
     accepted = await room.other()
-    assert await accepted.ended() == f"{accepted.link.nick} on IRC is silent for 0.2 s"
+    assert await accepted.ended() == f"{accepted.carrier.nick} on IRC is silent for 0.2 s"
     assert "is silent for 0.2 s" in await dialled.ended()
 
 
 async def test_a_link_that_cannot_keep_up_is_closed(listening: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hydra.transports.irc_link, "MAX_WAITING", 5000)
+    monkeypatch.setattr(transport, "MAX_WAITING", 5000)
     dialled = await listening.dial(IrcTimes(burst=2, interval=60))
     for number in range(6):
         dialled.link.write(b"RECV %d " % number + b"x" * 1000 + b"\r\n")

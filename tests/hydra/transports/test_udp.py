@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from hydra.transports import dial, listen, udpsocket
+from hydra.transports import dial, listen, udp
 from hydra.transports.address import parse_node_address
 from hydra.transports.base import TransportError, TransportOptions
 from tests.hydra.transports.ends import (
@@ -101,7 +101,7 @@ async def test_a_datagram_that_cannot_be_taken_costs_itself_alone(monkeypatch: p
             raise RecursionError("unforeseen")
         return data
 
-    monkeypatch.setattr(udpsocket, "whole_lines", lines)
+    monkeypatch.setattr(udp, "whole_lines", lines)
     async with listening(LOCAL_UDP, options) as (listener, door):
         with stranger() as sock:
             for data in (KNOCK, b"bad\r\n", b"PING 1 a 7\r\n"):
@@ -257,9 +257,9 @@ async def test_loss_on_the_way_loses_whole_lines(monkeypatch: pytest.MonkeyPatch
                 heard += line
             else:
                 with monkeypatch.context() as patch:
-                    patch.setattr(udpsocket.UdpSocket, "send", lambda *args: None)
+                    patch.setattr(udp.UdpSocket, "send", lambda *args: None)
                     here.link.write(line)
-                    here.link._flush()  # type: ignore[attr-defined]
+                    here.link._channel._flush()  # type: ignore[attr-defined]
             await asyncio.sleep(0)
         await there.hears(heard)
 
@@ -270,7 +270,7 @@ async def test_a_node_writes_from_the_port_that_it_listens_on() -> None:
         here = await dialled(other.address, OPTIONS, own)
         here.link.write(KNOCK)
         there = await door.end()
-        remote = there.link.remote  # type: ignore[attr-defined]
+        remote = there.link._channel.remote  # type: ignore[attr-defined]
         assert remote == ("127.0.0.1", port_of(own.address))
         here.link.close()
         there.link.close()
@@ -311,7 +311,7 @@ async def test_a_link_to_where_the_listener_does_not_reach_has_a_socket_of_its_o
 async def test_strangers_can_not_take_up_all_links(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(udpsocket, "MAX_ACCEPTED", 2)
+    monkeypatch.setattr(udp, "MAX_ACCEPTED", 2)
     async with listening(LOCAL_UDP) as (listener, door), listening(LOCAL_UDP) as (other, at_other):
         to = ("127.0.0.1", port_of(listener.address))
         with stranger() as one, stranger() as two, stranger() as three:

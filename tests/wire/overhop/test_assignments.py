@@ -39,8 +39,8 @@ class Jobs(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.assignments = Assignments()
-        self.model: dict[bytes, Assignment] = {}
+        self.assignments = Assignments[Any]()
+        self.model: dict[bytes, Assignment[Any]] = {}
         self.number = 0
 
     @rule(consumer=st.sampled_from(CONSUMERS), count=st.integers(1, 9), as_range=st.booleans())
@@ -101,7 +101,7 @@ class Jobs(RuleBasedStateMachine):
         assert self.assignments.take_all() == self.by_age()
         self.model.clear()
 
-    def by_age(self) -> list[Assignment]:
+    def by_age(self) -> list[Assignment[Any]]:
         return sorted(self.model.values(), key=lambda job: job[1])
 
     @invariant()

@@ -13,7 +13,7 @@ from queues.engine.message import Detail
 from wire.overhop.assignments import Assignments, Pushed
 from wire.overhop.codec.decoder import Decoder
 from wire.overhop.codec.names import Type
-from wire.overhop.consumer import Consumer
+from wire.overhop.delivery import Consumer, Deliveries
 from wire.overhop.payloads import AllJobNames
 
 
@@ -24,7 +24,7 @@ class Owner:
         self.failures = self.changes = 0
         self.connection: Any = SimpleNamespace(name="overhop 10.0.0.1:7", listener=self)
         self.client: Any = None
-        self.assignments = Assignments()
+        self.assignments = Assignments[Consumer]()
         self.names = AllJobNames()
         self.sent = b""
 
@@ -55,9 +55,9 @@ def test_a_job_whose_payload_fails_in_an_unforeseen_way_becomes_a_dead_letter_an
     def fail(payload: bytes, content: Content | None) -> bytes:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("wire.overhop.consumer.payload_value", fail)
+    monkeypatch.setattr("wire.overhop.delivery.payload_value", fail)
     owner, buffer = Owner(), Buffer()
-    consumer = Consumer(owner, "q", cast(LocalQueue, buffer), 1000, None)
+    consumer = Consumer(cast(Deliveries, owner), "q", cast(LocalQueue, buffer), 1000, None)
     msgpack = Detail(content=Content.MSGPACK)
     consumer.push([PushRun((1,), (11,), [b"{}"], 0, None), PushRun((2,), (12,), [b"\x07"], 0, msgpack)], None)
     assert buffer.buried == {1: "it cannot be delivered: ZeroDivisionError"}
@@ -70,7 +70,7 @@ def test_a_job_whose_payload_fails_in_an_unforeseen_way_becomes_a_dead_letter_an
 
 def test_what_is_taken_from_a_worker_without_its_doing_changes_its_snapshot() -> None:
     owner = Owner()
-    consumer = Consumer(owner, "q", cast(LocalQueue, Buffer()), 1000, None)
+    consumer = Consumer(cast(Deliveries, owner), "q", cast(LocalQueue, Buffer()), 1000, None)
     owner.assignments.add(Pushed(consumer, 1, 0.0, 1.0), [5], [b"q:1"])
     consumer.expired([5])
     assert (owner.changes, len(owner.assignments)) == (1, 0)
