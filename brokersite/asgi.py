@@ -35,7 +35,7 @@ if "daphne.server" in sys.modules:
 
     from brokersite import httplimits
 
-    httplimits.install(httplimits.options_from_settings())
+    httplimits.install()
 
 service = PeerbusService(options_from_settings)
 workers = RequestThreads(django, PageScheduler(settings.BROKER_ADMIN_BUSY_PERCENT))

@@ -10,7 +10,6 @@ from __future__ import annotations
 # First of all: it chooses the reactor.
 import daphne.server  # type: ignore[import-untyped]  # isort: skip
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from daphne.http_protocol import HTTPFactory, WebRequest  # type: ignore[import-untyped]
@@ -30,28 +29,6 @@ REFUSALS: Final = {408: b"Request Timeout", 413: b"Content Too Large", 503: b"Se
 refused = Counter("fivewire_http_refused", "HTTP connections and requests that a limit has ended.", ["reason"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpOptions:
-    """Sizes are bytes, times seconds."""
-
-    max_body: int
-    request_timeout: float
-    answer_timeout: float
-    max_connections: int
-    max_connections_per_address: int
-
-
-def options_from_settings() -> HttpOptions:
-    """The limits of Django's settings."""
-    return HttpOptions(
-        max_body=settings.BROKER_HTTP_MAX_BODY,
-        request_timeout=settings.BROKER_HTTP_REQUEST_TIMEOUT,
-        answer_timeout=settings.BROKER_HTTP_ANSWER_TIMEOUT,
-        max_connections=settings.BROKER_HTTP_MAX_CONNECTIONS,
-        max_connections_per_address=settings.BROKER_HTTP_MAX_CONNECTIONS_PER_ADDRESS,
-    )
-
-
 class LimitedRequest(WebRequest):  # type: ignore[misc]
     """A request whose body is counted as it comes, and whose form is left to Django."""
 
@@ -65,7 +42,7 @@ class LimitedRequest(WebRequest):  # type: ignore[misc]
 
     def gotLength(self, length: int | None) -> None:
         """The headers have come. One that says too much is refused before its body is read."""
-        too_large = length is not None and length > self.channel.factory.options.max_body
+        too_large = length is not None and length > settings.BROKER_HTTP_MAX_BODY
         super().gotLength(0 if too_large else length)
         if too_large:
             self._refuse(413, "body_too_large")
@@ -75,9 +52,9 @@ class LimitedRequest(WebRequest):  # type: ignore[misc]
         factory = self.channel.factory
         if self._refused:
             return
-        if self._held + len(data) > factory.options.max_body:
+        if self._held + len(data) > settings.BROKER_HTTP_MAX_BODY:
             self._refuse(413, "body_too_large")
-        elif factory.held + len(data) > BODIES_AT_ONCE * factory.options.max_body:
+        elif factory.held + len(data) > BODIES_AT_ONCE * settings.BROKER_HTTP_MAX_BODY:
             self._refuse(503, "bodies_at_once")
         else:
             self._held += len(data)
@@ -138,13 +115,13 @@ class LimitedChannel(http.HTTPChannel):
     def dataReceived(self, data: bytes) -> None:
         """Bytes have come."""
         if self._deadline is None and not self._handlingRequest:
-            self._deadline = self.factory.reactor.callLater(self.factory.options.request_timeout, self._too_slow)
+            self._begin_request()
         super().dataReceived(data)  # type: ignore[no-untyped-call]
 
     def requestDone(self, request: Any) -> None:
         """A request is answered; the next may have begun to come."""
         if self._dataBuffer:
-            self._deadline = self.factory.reactor.callLater(self.factory.options.request_timeout, self._too_slow)
+            self._begin_request()
         super().requestDone(request)  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Any = None) -> None:
@@ -184,6 +161,9 @@ class LimitedChannel(http.HTTPChannel):
             self.transport.loseWriteConnection()
         self._abort = self.factory.reactor.callLater(LINGER, self.transport.abortConnection)
 
+    def _begin_request(self) -> None:
+        self._deadline = self.factory.reactor.callLater(settings.BROKER_HTTP_REQUEST_TIMEOUT, self._too_slow)
+
     def _too_slow(self) -> None:
         self._deadline = None
         self.refuse(408, "request_timeout")
@@ -192,15 +172,15 @@ class LimitedChannel(http.HTTPChannel):
 class LimitedFactory(HTTPFactory):  # type: ignore[misc]
     """Makes the channels of one server. HTTP/1.1 only."""
 
-    options: HttpOptions
-
     def __init__(self, server: Any) -> None:
         super().__init__(server)
-        self.limits = ConnectionLimits(self.options.max_connections, self.options.max_connections_per_address)
+        self.limits = ConnectionLimits(
+            settings.BROKER_HTTP_MAX_CONNECTIONS, settings.BROKER_HTTP_MAX_CONNECTIONS_PER_ADDRESS
+        )
         #: Bytes of bodies under way.
         self.held = 0
         if server.http_timeout is None:
-            server.http_timeout = self.options.answer_timeout
+            server.http_timeout = settings.BROKER_HTTP_ANSWER_TIMEOUT
 
     def buildProtocol(self, addr: Any) -> LimitedChannel | None:
         """A channel; None, which closes the connection, when there are too many."""
@@ -217,7 +197,6 @@ class LimitedFactory(HTTPFactory):  # type: ignore[misc]
         return [b"http/1.1"]
 
 
-def install(options: HttpOptions) -> None:
+def install() -> None:
     """Have daphne use all this. To be called before its server runs."""
-    LimitedFactory.options = options
     daphne.server.HTTPFactory = LimitedFactory

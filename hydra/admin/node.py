@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from django.contrib import admin
@@ -20,7 +20,7 @@ from hydra.admin.view import EMPTY, JOINED, NodeView, electorate_of, moment, vot
 from hydra.models import Link, Node
 from hydra.notifications import CommandAction
 from queues.admin.confirm import confirm_page, confirmed
-from queues.admin.recorded import FixedAdmin, object_page, operator
+from queues.admin.recorded import FixedAdmin, object_action, object_page, operator
 from queues.operations import audit_log
 from queues.times import relative
 
@@ -170,9 +170,7 @@ class HydraNodeAdmin(FixedAdmin):
         asked = REQUESTS[action := CommandAction(name)]
         words = {"node": node, "number": number, "name": node.view.name_of_id(number)}
         if not confirmed(request):
-            return confirm_page(
-                self, request, "Are you sure?", asked.question, [asked.line.format(**words)], asked.button
-            )
+            return confirm_page(self, request, asked.question, [asked.line.format(**words)], asked.button)
         with self.attempt(request) as done:
             operations.ask(node, action, operator(request), number)
             done.append(asked.done.format(**words))
@@ -185,20 +183,14 @@ class HydraNodeAdmin(FixedAdmin):
         answer: HttpResponse = self._forget_view(request, id=object_id)
         return answer
 
-    @object_page("delete")
-    def _forget_view(self, request: HttpRequest, node: Any) -> HttpResponse:
-        return self._forget(request, [node]) or HttpResponseRedirect(self.list_address)
+    _forget_view = object_action("forget_selected", "delete", to_list=True)
 
     @admin.action(description="Forget", permissions=["delete"])
-    def forget_selected(self, request: HttpRequest, queryset: QuerySet[Node]) -> HttpResponse | None:
-        return self._forget(request, list(queryset), "forget_selected")
-
-    def _forget(self, request: HttpRequest, nodes: Sequence[Any], action: str = "") -> HttpResponse | None:
+    def forget_selected(self, request: HttpRequest, queryset: Iterable[Any]) -> HttpResponse | None:
+        nodes = list(queryset)
         if not confirmed(request):
             lines = [f"{node}: {self.state(node)}, vote {vote_of(node)}, last seen {self.seen(node)}" for node in nodes]
-            return confirm_page(
-                self, request, "Are you sure?", FORGET, lines, "Yes, forget", action, [node.pk for node in nodes]
-            )
+            return confirm_page(self, request, FORGET, lines, "Yes, forget", nodes)
         for node in nodes:
             with self.attempt(request) as done:
                 self.log_done(request, node, "forget", "Forgot the node.", f"voter {node.voter}, term {node.term}")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 
 from queues.admin.generic import ModelAdmin
-from queues.admin.recorded import AbstractAdmin, RecordedAdmin, demand, operator, render_page, to_type
+from queues.admin.recorded import AbstractAdmin, RecordedAdmin, object_action, operator, render_page, to_type
 from queues.errors import BrokerError
 
 #: The answer to an action on rows that have been deleted meanwhile.
@@ -27,15 +26,15 @@ def confirmed(request: HttpRequest, typed: str = "") -> bool:
 
 
 def confirm_page(
-    model_admin: ModelAdmin, request: HttpRequest, title: str, question: str, lines: Sequence[str], button: str,
-    action: str = "", selected: Sequence[Any] = (), typed: str = "",
+    model_admin: ModelAdmin, request: HttpRequest, question: str, lines: Sequence[str], button: str,
+    objects: Sequence[Any] = (), typed: str = "", title: str = "Are you sure?",
 ) -> HttpResponse:  # fmt: skip
-    """A page that shows what would happen to what; its answer comes to the same address. What destroys wants something
-    `typed`."""
+    """A page that shows what would happen to what; its answer comes to the same address, and in a list to the action
+    that asks. What destroys wants something `typed`."""
     return render_page(
-        model_admin, request, "confirm", title, question=question, lines=lines, button=button, action=action,
-        selected=selected, action_checkbox_name=ACTION_CHECKBOX_NAME, typed=typed,
-        mistyped="confirmed" in request.POST,
+        model_admin, request, "confirm", title, question=question, lines=lines, button=button,
+        action=request.POST.get("action"), selected=[obj.pk for obj in objects],
+        action_checkbox_name=ACTION_CHECKBOX_NAME, typed=typed, mistyped="confirmed" in request.POST,
     )  # fmt: skip
 
 
@@ -56,35 +55,21 @@ class ConfirmedDeletion(RecordedAdmin, metaclass=AbstractAdmin):
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        obj = self.get_object(request, object_id)
-        if obj is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
-        demand(self.has_delete_permission(request, obj))
-        if not confirmed(request, to_type([obj])):
-            return self._ask(request, [obj])
-        self._delete(request, [obj])
-        return HttpResponseRedirect(self.list_address)
+        answer: HttpResponse = self._delete_view(request, id=object_id)
+        return answer
+
+    _delete_view = object_action("delete_selected", "delete", to_list=True)
 
     @admin.action(description="Delete", permissions=["delete"])
-    def delete_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+    def delete_selected(self, request: HttpRequest, queryset: Iterable[Any]) -> HttpResponse | None:
         objects = list(queryset)
         if not objects:
             self.message_user(request, GONE, messages.WARNING)
             return None
         if not confirmed(request, to_type(objects)):
-            return self._ask(request, objects, "delete_selected")
-        self._delete(request, objects)
-        return None
-
-    def _ask(self, request: HttpRequest, objects: list[Any], action: str = "") -> HttpResponse:
-        names = self.opts.verbose_name if len(objects) == 1 else self.opts.verbose_name_plural
-        return confirm_page(
-            self, request, "Are you sure?", f"This deletes the {names}, and every message held:",
-            self.deletion_lines(objects), "Yes, delete", action, [obj.pk for obj in objects],
-            to_type(objects),
-        )  # fmt: skip
-
-    def _delete(self, request: HttpRequest, objects: list[Any]) -> None:
+            names = self.opts.verbose_name if len(objects) == 1 else self.opts.verbose_name_plural
+            question, lines = f"This deletes the {names}, and every message held:", self.deletion_lines(objects)
+            return confirm_page(self, request, question, lines, "Yes, delete", objects, to_type(objects))
         for obj in objects:
             name = str(obj)
             self.record_action(request, "delete", obj, self.deletion_lines([obj])[0].removeprefix(f"{name}: "))
@@ -96,3 +81,4 @@ class ConfirmedDeletion(RecordedAdmin, metaclass=AbstractAdmin):
                 continue
             self.log_deletions(request, [obj])  # type: ignore[arg-type]
             self.message_user(request, f"Deleted {name} with {gone:,} messages.", messages.SUCCESS)
+        return None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.contrib import admin, messages
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
@@ -19,7 +18,7 @@ from queues.admin.confirm import GONE, confirm_page, confirmed
 from queues.admin.filters import ChoiceFilter
 from queues.admin.keyset import KeysetAdmin, KeysetChangeList
 from queues.admin.links import page_of
-from queues.admin.recorded import object_page, operator
+from queues.admin.recorded import object_action, operator
 from queues.engine.clients import LATEST, MOST_LISTED
 from queues.errors import BrokerError
 from queues.models import Connection
@@ -128,24 +127,14 @@ class ConnectionAdmin(KeysetAdmin):
     # Actions.
 
     @admin.action(description="Disconnect", permissions=["operate"])
-    def disconnect(self, request: HttpRequest, queryset: QuerySet[Connection]) -> HttpResponse | None:
-        return self._disconnect(request, list(queryset), "disconnect")
-
-    @object_page("operate")
-    def disconnect_view(self, request: HttpRequest, connection: Connection) -> HttpResponse:
-        """End one connection."""
-        return self._disconnect(request, [connection]) or HttpResponseRedirect(self.list_address)
-
-    def _disconnect(self, request: HttpRequest, chosen: Sequence[Connection], action: str = "") -> HttpResponse | None:
-        """Ask, or do it; `action` is that of the list, which shows the question's answer to itself."""
+    def disconnect(self, request: HttpRequest, queryset: Iterable[Connection]) -> HttpResponse | None:
+        chosen = list(queryset)
         if not chosen:
             self.message_user(request, GONE, messages.WARNING)
             return None
         if not confirmed(request):
             lines = [_line(one) for one in chosen]
-            return confirm_page(
-                self, request, "Are you sure?", QUESTION, lines, "Yes, disconnect", action, [one.pk for one in chosen]
-            )
+            return confirm_page(self, request, QUESTION, lines, "Yes, disconnect", chosen)
         try:
             operations.disconnect(chosen, operator(request))
         except BrokerError as error:
@@ -156,6 +145,8 @@ class ConnectionAdmin(KeysetAdmin):
         count = f"{format_number(len(chosen))} connections" if len(chosen) > 1 else f"the connection {chosen[0]}"
         self.message_user(request, f"Disconnected {count}.", messages.SUCCESS)
         return None
+
+    disconnect_view = object_action("disconnect", "operate", to_list=True)
 
 
 def _line(connection: Connection) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.contrib import admin
@@ -13,7 +13,7 @@ from django.utils.html import format_html
 
 from queues.admin.confirm import confirm_page, confirmed
 from queues.admin.etl_columns import RunColumns, page, progress_html
-from queues.admin.recorded import ReadOnlyAdmin, demand, object_page, operator
+from queues.admin.recorded import ReadOnlyAdmin, demand, object_action, object_page, operator
 from queues.etl import runs, schedules
 from queues.etl.options import RunOptions, default_output
 from queues.models import EtlRun
@@ -64,20 +64,19 @@ class EtlRunAdmin(RunColumns, ReadOnlyAdmin):
     # Actions.
 
     @admin.action(description="Cancel", permissions=["operate"])
-    def cancel(self, request: HttpRequest, queryset: QuerySet[EtlRun]) -> None:
+    def cancel(self, request: HttpRequest, queryset: Iterable[EtlRun]) -> None:
         for run in queryset:
-            self._cancel(request, run)
+            with self.attempt(request) as done:
+                cancelled = runs.cancel(run.pk)
+                self.log_done(request, run, "cancel", "Cancelled.")
+                done.append(f"Cancelled run {run.pk}." if cancelled.is_finished else f"Run {run.pk} ends in a moment.")
+
+    cancel_view = object_action("cancel", "operate", post=True)
 
     @admin.action(description="Run again, with the same options", permissions=["operate"])
     def run_again(self, request: HttpRequest, queryset: QuerySet[EtlRun]) -> None:
         for run in queryset:
             self._again(request, run)
-
-    @object_page("operate", post=True)
-    def cancel_view(self, request: HttpRequest, run: EtlRun) -> HttpResponse:
-        """Ask a run to end."""
-        self._cancel(request, run)
-        return HttpResponseRedirect(page(run.pk))
 
     @object_page("operate", post=True)
     def again_view(self, request: HttpRequest, run: EtlRun) -> HttpResponse:
@@ -91,7 +90,7 @@ class EtlRunAdmin(RunColumns, ReadOnlyAdmin):
         if not confirmed(request):
             lines = [f"Output: {default_output()}", f"Bodies: {settings.BROKER_ETL_BODIES}"]
             question = "This exports everything that has ended since the last run."
-            return confirm_page(self, request, "Start a run?", question, lines, "Start")
+            return confirm_page(self, request, question, lines, "Start", title="Start a run?")
         address = self.list_address
         with self.attempt(request):
             run = schedules.launch(RunOptions(), operator(request))
@@ -104,12 +103,6 @@ class EtlRunAdmin(RunColumns, ReadOnlyAdmin):
         demand(self.has_view_permission(request))
         run = get_object_or_404(EtlRun, pk=id)
         return JsonResponse({"state": run.state, "finished": run.is_finished, "html": progress_html(run)})
-
-    def _cancel(self, request: HttpRequest, run: EtlRun) -> None:
-        with self.attempt(request) as done:
-            cancelled = runs.cancel(run.pk)
-            self.log_done(request, run, "cancel", "Cancelled.")
-            done.append(f"Cancelled run {run.pk}." if cancelled.is_finished else f"Run {run.pk} ends in a moment.")
 
     def _again(self, request: HttpRequest, run: EtlRun) -> EtlRun | None:
         again = None

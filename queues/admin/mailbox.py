@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -18,7 +17,7 @@ from queues.admin.columns import anchor, column
 from queues.admin.confirm import ConfirmedDeletion, confirm_page, confirmed
 from queues.admin.counted import CountedRows
 from queues.admin.links import page_of
-from queues.admin.recorded import FixedAdmin, object_page
+from queues.admin.recorded import FixedAdmin, object_action
 from queues.admin.worker import html_table
 from queues.counts import QueueCounts, many_counts
 from queues.models import Mailbox
@@ -26,37 +25,25 @@ from queues.operations import mailboxes
 from queues.times import relative
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerAction:
-    """An operator's action on a peer by name, after a question."""
+def _asking(
+    do: Callable[[str], object], description: str, question: str, button: str, *, event: str, log: str
+) -> Callable[..., HttpResponse | None]:
+    """An action on peers by their names, after a question. `event` is its name in the record, `log` tells that it is
+    done."""
 
-    do: Callable[[str], object]
-    question: str
-    button: str
-    log: str
-    #: Its name in the record.
-    event: str
+    @admin.action(description=description, permissions=["operate"])
+    def act(self: MailboxAdmin, request: HttpRequest, queryset: Iterable[Mailbox]) -> HttpResponse | None:
+        chosen = list(queryset)
+        if not confirmed(request):
+            return confirm_page(self, request, question, self.deletion_lines(chosen), button, chosen)
+        for peer in chosen:
+            with self.attempt(request) as done:
+                do(peer.name)
+                self.log_done(request, peer, event, f"{log}.")
+                done.append(f"{log}: {peer.name}.")
+        return None
 
-
-ACTIONS = {
-    "disconnect": PeerAction(
-        do=mailboxes.disconnect,
-        question="This ends the connections. Nothing is lost; a peer may come back at once, as long as its key allows:",
-        button="Yes, disconnect",
-        log="Disconnected",
-        event="disconnect",
-    ),
-    "free_name": PeerAction(
-        do=mailboxes.free_name,
-        question=(
-            "The next API key that comes has the name, and is given every letter that waits. Who is connected now is "
-            "disconnected:"
-        ),
-        button="Yes, free the name",
-        log="Freed the name",
-        event="free",
-    ),
-}
+    return act
 
 
 class ConnectedFilter(admin.SimpleListFilter):
@@ -132,38 +119,19 @@ class MailboxAdmin(CountedRows, FixedAdmin, ConfirmedDeletion):
 
     # Actions.
 
-    @admin.action(description="Disconnect", permissions=["operate"])
-    def disconnect(self, request: HttpRequest, queryset: QuerySet[Mailbox]) -> HttpResponse | None:
-        return self._act(request, queryset, "disconnect", "disconnect")
-
-    @admin.action(description="Free the name for another API key", permissions=["operate"])
-    def free_name(self, request: HttpRequest, queryset: QuerySet[Mailbox]) -> HttpResponse | None:
-        return self._act(request, queryset, "free_name", "free_name")
-
-    @object_page("operate")
-    def disconnect_view(self, request: HttpRequest, mailbox: Mailbox) -> HttpResponse:
-        """End the connections of the peer of one page."""
-        return self._act(request, [mailbox], "disconnect") or HttpResponseRedirect(page_of("mailbox", mailbox.pk))
-
-    @object_page("operate")
-    def free_name_view(self, request: HttpRequest, mailbox: Mailbox) -> HttpResponse:
-        """Free the name of the peer of one page."""
-        return self._act(request, [mailbox], "free_name") or HttpResponseRedirect(page_of("mailbox", mailbox.pk))
-
-    def _act(self, request: HttpRequest, peers: Iterable[Mailbox], name: str, action: str = "") -> HttpResponse | None:
-        """Ask, or do it; `action` is that of the list of peers, which shows the question's answer to itself."""
-        what, chosen = ACTIONS[name], list(peers)
-        if not confirmed(request):
-            return confirm_page(
-                self, request, "Are you sure?", what.question, self.deletion_lines(chosen), what.button, action,
-                [peer.pk for peer in chosen],
-            )  # fmt: skip
-        for peer in chosen:
-            with self.attempt(request) as done:
-                what.do(peer.name)
-                self.log_done(request, peer, what.event, f"{what.log}.")
-                done.append(f"{what.log}: {peer.name}.")
-        return None
+    disconnect = _asking(
+        mailboxes.disconnect, "Disconnect",
+        "This ends the connections. Nothing is lost; a peer may come back at once, as long as its key allows:",
+        "Yes, disconnect", event="disconnect", log="Disconnected",
+    )  # fmt: skip
+    free_name = _asking(
+        mailboxes.free_name, "Free the name for another API key",
+        "The next API key that comes has the name, and is given every letter that waits. Who is connected now is "
+        "disconnected:",
+        "Yes, free the name", event="free", log="Freed the name",
+    )  # fmt: skip
+    disconnect_view = object_action("disconnect", "operate")
+    free_name_view = object_action("free_name", "operate")
 
     def delete_by(self, obj: Mailbox, by: str) -> int:
         return mailboxes.delete_mailbox(obj.name, force=True)

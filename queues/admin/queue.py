@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
 from queues.addresses import queue_problem
@@ -23,11 +22,10 @@ from queues.admin.effects import effects
 from queues.admin.find import find_address
 from queues.admin.generic import ModelForm
 from queues.admin.history import asked_span
-from queues.admin.links import page_of
 from queues.admin.operate import queue_links
 from queues.admin.publish import may_publish
 from queues.admin.queue_panel import NO_FIGURES, list_figures, queue_panel
-from queues.admin.recorded import object_page, operator, to_type
+from queues.admin.recorded import object_action, operator, to_type
 from queues.counts import QueueCounts, many_counts
 from queues.errors import BrokerError
 from queues.models import Queue, QueueKind
@@ -135,28 +133,6 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
             }
         return response
 
-    @object_page("change", post=True)
-    def pause_view(self, request: HttpRequest, queue: Queue) -> HttpResponse:
-        """Pause one queue, from its page."""
-        return self._set_paused(request, queue, True)
-
-    @object_page("change", post=True)
-    def resume_view(self, request: HttpRequest, queue: Queue) -> HttpResponse:
-        """Resume one queue, from its page."""
-        return self._set_paused(request, queue, False)
-
-    def _set_paused(self, request: HttpRequest, queue: Queue, paused: bool) -> HttpResponse:
-        with transaction.atomic():
-            queue_operations.set_paused(queue.name, paused)
-            self.log_done(request, queue, "pause" if paused else "resume", "Paused." if paused else "Resumed.")
-        self.message_user(request, f"{'Paused' if paused else 'Resumed'} {queue.name}.", messages.SUCCESS)
-        return HttpResponseRedirect(page_of("queue", queue.pk))
-
-    @object_page("delete")
-    def purge_view(self, request: HttpRequest, queue: Queue) -> HttpResponse:
-        """Purge one queue, from its page."""
-        return self._purge(request, [queue], "") or HttpResponseRedirect(page_of("queue", queue.pk))
-
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
         audit_log.declare(operator(request))  # it may begin or end to be audited
         super().save_model(request, obj, form, change)
@@ -175,21 +151,24 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
     )
 
     @admin.action(description="Pause", permissions=["change"])
-    def pause(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
-        for queue in queryset:
-            self._set_paused(request, queue, True)
+    def pause(self, request: HttpRequest, queryset: Iterable[Queue]) -> None:
+        self._set_paused(request, queryset, True)
 
     @admin.action(description="Resume", permissions=["change"])
-    def resume(self, request: HttpRequest, queryset: QuerySet[Queue]) -> None:
-        for queue in queryset:
-            self._set_paused(request, queue, False)
+    def resume(self, request: HttpRequest, queryset: Iterable[Queue]) -> None:
+        self._set_paused(request, queryset, False)
+
+    def _set_paused(self, request: HttpRequest, queues: Iterable[Queue], paused: bool) -> None:
+        done = "Paused" if paused else "Resumed"
+        for queue in queues:
+            with transaction.atomic():
+                queue_operations.set_paused(queue.name, paused)
+                self.log_done(request, queue, "pause" if paused else "resume", f"{done}.")
+            self.message_user(request, f"{done} {queue.name}.", messages.SUCCESS)
 
     @admin.action(description="Purge: remove what is ready or delayed", permissions=["delete"])
-    def purge(self, request: HttpRequest, queryset: QuerySet[Queue]) -> HttpResponse | None:
-        return self._purge(request, list(queryset), "purge")
-
-    def _purge(self, request: HttpRequest, queues: list[Queue], action: str) -> HttpResponse | None:
-        """Ask, or purge; the page that asks."""
+    def purge(self, request: HttpRequest, queryset: Iterable[Queue]) -> HttpResponse | None:
+        queues = list(queryset)
         if not queues:
             self.message_user(request, GONE, messages.WARNING)
             return None
@@ -197,10 +176,8 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
         waiting = {queue: _shown(counts.get(queue.pk, QueueCounts()), "ready", "delayed") for queue in queues}
         if not confirmed(request, to_type(queues)):
             lines = [f"{queue.name}: {shown}" for queue, shown in waiting.items()]
-            return confirm_page(
-                self, request, "Are you sure?", "This removes the messages that wait for delivery. Dead letters stay.",
-                lines, "Yes, purge", action, [queue.pk for queue in queues], to_type(queues),
-            )  # fmt: skip
+            question = "This removes the messages that wait for delivery. Dead letters stay."
+            return confirm_page(self, request, question, lines, "Yes, purge", queues, to_type(queues))
         for queue in queues:
             self.record_action(request, "purge", queue, waiting[queue])
             try:
@@ -212,6 +189,9 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
             self.log_only(request, queue, f"Purged {gone} messages.")
             self.message_user(request, f"Removed {gone:,} messages from {queue.name}.", messages.SUCCESS)
         return None
+
+    pause_view, resume_view = (object_action(name, "change", post=True) for name in ("pause", "resume"))
+    purge_view = object_action("purge", "delete")
 
     def delete_by(self, obj: Queue, by: str) -> int:
         return queue_operations.delete_queue(obj.name, force=True, by=by)

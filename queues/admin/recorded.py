@@ -69,6 +69,18 @@ def object_page(permission: str, *, post: bool = False) -> Callable[[Callable[..
     return decorate
 
 
+def object_action(action: str, permission: str, *, post: bool = False, to_list: bool = False) -> Callable[..., Any]:
+    """The page of one object that does to it what an action of the list does to many, and then leads to the object's
+    own page, or `to_list`."""
+
+    def view(self: Any, request: HttpRequest, obj: Model) -> Any:
+        own = f"admin:{self.opts.app_label}_{self.opts.model_name}_change"
+        address = self.list_address if to_list else reverse(own, args=[obj.pk])
+        return getattr(self, action)(request, [obj]) or HttpResponseRedirect(address)
+
+    return object_page(permission, post=post)(view)
+
+
 class PreparedChangeList(ChangeList):
     """Has the admin class fetch what all rows of a page need."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from time import monotonic, sleep
 
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, OperationalError, transaction
@@ -50,38 +51,35 @@ def _anchor_all(by: Signer, kind: AnchorKind, older_than: float, using: str) -> 
 
 
 def _new_anchors(by: Signer, kind: AnchorKind, older_than: float, using: str) -> Iterator[Anchor]:
-    rows = query("audit_unanchored", using, older_than=older_than)
-    for chain_id, chain, seq, last_hash, number, signature, at, created_at in rows:
-        unsigned = Anchor(
-            chain=chain, number=number + 1, seq=seq, hash=bytes(last_hash), at=at, kind=kind.value,
-            previous=digest_before(signature), origin=origin(created_at, using),
-        )  # fmt: skip
-        if (anchor := try_anchor(chain_id, unsigned, by, using)) is not None:
+    for grown in query("audit_unanchored", using, older_than=older_than):
+        if (anchor := try_anchor(by, kind, using, *grown)) is not None:
             yield anchor
 
 
-def try_anchor(chain_id: int, unsigned: Anchor, by: Signer, using: str) -> Anchor | None:
-    """Call `write_anchor`; the fault of one chain is logged, and keeps no other from its anchor."""
+def try_anchor(
+    by: Signer, kind: AnchorKind, using: str, chain_id: int, chain: str, seq: int, last_hash: bytes, number: int,
+    signature: bytes | None, at: datetime, created_at: datetime,
+) -> Anchor | None:  # fmt: skip
+    """Sign the next anchor of a chain, at the row `seq` with this hash, and store it in the current transaction; the
+    last one has this number and signature. The fault of one chain is logged, and keeps no other from its anchor."""
     try:
         with transaction.atomic(using=using):
-            return write_anchor(chain_id, unsigned, by, using)
+            unsigned = Anchor(
+                chain=chain, number=number + 1, seq=seq, hash=bytes(last_hash), at=at, kind=kind.value,
+                previous=digest_before(signature), origin=origin(created_at, using),
+            )  # fmt: skip
+            anchor = signed(unsigned, by)
+            AuditAnchor.objects.using(using).create(
+                chain_id=chain_id, number=anchor.number, seq=seq, hash=anchor.hash, at=at, kind=anchor.kind,
+                previous=anchor.previous, key=anchor.key, signature=anchor.signature,
+            )  # fmt: skip
+            return anchor
     except (OperationalError, InterfaceError):
         raise
     except Exception as error:
         foreseen = isinstance(error, DatabaseError)
-        text = "the audit chain %r gets no anchor at seq %d: %s"
-        logger.error(text, unsigned.chain, unsigned.seq, error, exc_info=not foreseen)
+        logger.error("the audit chain %r gets no anchor at seq %d: %s", chain, seq, error, exc_info=not foreseen)
         return None
-
-
-def write_anchor(chain_id: int, unsigned: Anchor, by: Signer, using: str) -> Anchor:
-    """Sign an anchor and store it in the current transaction."""
-    anchor = signed(unsigned, by)
-    AuditAnchor.objects.using(using).create(
-        chain_id=chain_id, number=anchor.number, seq=anchor.seq, hash=anchor.hash, at=anchor.at, kind=anchor.kind,
-        previous=anchor.previous, key=anchor.key, signature=anchor.signature,
-    )  # fmt: skip
-    return anchor
 
 
 def signed(anchor: Anchor, by: Signer) -> Anchor:

@@ -148,21 +148,6 @@ def hashes_after(hash_hex: str, record: AuditRecord) -> bytes:
     return b"".join(hashes)
 
 
-def hash_each(
-    before: Iterable[str], names: Sequence[str], ids: Sequence[str], senders: Sequence[str], recipients: Sequence[str]
-) -> list[str]:
-    """The hash of each of many rows, given that of the row before each; as columns, because that is fastest."""
-    rows = zip(before, names, ids, senders, recipients, strict=True)
-    if is_plain("".join((*set(names), *ids, *set(senders), *set(recipients)))):
-        return [
-            blake3(
-                f'{hash_hex}{{"event":"{name}","id":"{id}","from":"{sender}","to":"{recipient}"}}'.encode()
-            ).hexdigest()
-            for hash_hex, name, id, sender, recipient in rows
-        ]
-    return [hash_after(hash_hex, AuditEvent(*event)) for hash_hex, *event in rows]
-
-
 def hash_block(before: str, events: bytes, stored: bytes) -> bytes:
     """The hashes, in one, of the rows that audit_block.sql has read, each computed with the stored hash of the row
     before; `before` is that before the first, hexadecimal."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import IsolationLevel
+from psycopg.rows import class_row
 
 from queues.audit.anchor import Anchor
 from queues.audit.diagnosis import ChainRow
@@ -93,17 +94,12 @@ def read_head(connection: Connection, chain: int) -> Head | None:
 
 def read_anchors(connection: Connection, chain: int, name: str) -> list[Anchor]:
     """A chain's anchors in order of their numbers."""
-    rows = connection.execute(
-        "select number, seq, hash, at, kind, previous, key, signature from queues_auditanchor where chain_id = %s"
-        " order by number", (chain,),
-    )  # fmt: skip
-    return [
-        Anchor(
-            chain=name, number=number, seq=seq, hash=hash, at=at, kind=kind, previous=previous, key=key,
-            signature=signature,
-        )
-        for number, seq, hash, at, kind, previous, key, signature in rows
-    ]  # fmt: skip
+    with connection.cursor(row_factory=class_row(Anchor)) as cursor:
+        cursor.execute(
+            "select %s as chain, number, seq, hash, at, kind, previous, key, signature from queues_auditanchor"
+            " where chain_id = %s order by number", (name, chain),
+        )  # fmt: skip
+        return cursor.fetchall()
 
 
 def first_seq(connection: Connection, chain: int, low: int = 0) -> int | None:

@@ -9,11 +9,10 @@ from datetime import date
 from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
 from psycopg.errors import LockNotAvailable
 
-from queues.audit.anchor import Anchor, digest_before
+from queues.audit.anchor import Anchor
 from queues.audit.anchor_file import AnchorFile
 from queues.audit.anchoring import try_anchor
 from queues.audit.errors import ChainBusy
-from queues.audit.origin import origin
 from queues.audit.signing import Signer, signer
 from queues.models import AnchorKind
 from queues.store import query
@@ -57,14 +56,10 @@ def _sign_what_goes(by: Signer, before: date, using: str, anchors: list[Anchor])
     """Write the anchors, forget those that are older; returns how many rows go."""
     rows = 0
     old = query("audit_last_old", using, before=before)
-    for chain_id, chain, first, seq, last_hash, number, signature, at, created_at in old:
-        unsigned = Anchor(
-            chain=chain, number=number + 1, seq=seq, hash=bytes(last_hash), at=at, kind=AnchorKind.RETENTION.value,
-            previous=digest_before(signature), origin=origin(created_at, using),
-        )  # fmt: skip
-        if (anchor := try_anchor(chain_id, unsigned, by, using)) is not None:
+    for first, chain, name, seq, *last in old:
+        if (anchor := try_anchor(by, AnchorKind.RETENTION, using, chain, name, seq, *last)) is not None:
             anchors.append(anchor)
-            query("audit_forget_anchors", using, chain=chain_id, seq=seq)
+            query("audit_forget_anchors", using, chain=chain, seq=seq)
         rows += seq - first + 1
     return rows
 

@@ -23,14 +23,24 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from queues.engine.errors import QueueFull, QueueNotFound
 from queues.errors import BrokerError, Busy, OperationError
 from queues.models import BulkAction, BulkOperation, BulkState, Message, Outcome, Overflow, Queue, State
 from queues.operations.audit_log import record, record_id
-from queues.operations.messages import get_queue, given, move_some, newest, no_progress, purge_batches, unpack
+from queues.operations.messages import (
+    arrived,
+    get_queue,
+    given,
+    move_some,
+    newest,
+    no_progress,
+    no_room,
+    purge_batches,
+    room_in,
+    unpack,
+)
 from queues.operations.search import Criteria, Look, Search
 from queues.reach import Operation, Protocol, may_reach
-from queues.store import announce_ready, drop_oldest, query, whole
+from queues.store import query, whole
 
 logger = logging.getLogger(__name__)
 
@@ -127,8 +137,7 @@ def step(id: int, using: str = DEFAULT_DB_ALIAS) -> bool:
 
 
 def _step(id: int, using: str) -> bool:
-    rows = BulkOperation.objects.using(using).select_for_update(skip_locked=True)
-    operation = rows.filter(pk=id, state=BulkState.RUNNING).first()
+    operation = _locked(id, using, skip_locked=True)
     if operation is None:
         return False
     before = operation.cursor, operation.looked, operation.done, operation.skipped
@@ -146,11 +155,16 @@ def _step(id: int, using: str) -> bool:
     return operation.state == BulkState.RUNNING
 
 
+def _locked(id: int, using: str, skip_locked: bool = False) -> BulkOperation | None:
+    """An operation, if it has not ended (and no other process is at it)."""
+    rows = BulkOperation.objects.using(using).select_for_update(skip_locked=skip_locked)
+    return rows.filter(pk=id, state=BulkState.RUNNING).first()
+
+
 def cancel(id: int, by: str, using: str = DEFAULT_DB_ALIAS) -> bool:
     """End an operation after the step under way; what was done stays done. False when it has ended already."""
     with transaction.atomic(using=using):
-        rows = BulkOperation.objects.using(using).select_for_update()
-        operation = rows.filter(pk=id, state=BulkState.RUNNING).first()
+        operation = _locked(id, using)
         if operation is None:
             return False
         _end(operation, BulkState.CANCELLED, by, using)
@@ -207,9 +221,7 @@ def _try_step(id: int, using: str) -> bool:
 
 def _fail(id: int, error: Exception, using: str) -> None:
     with transaction.atomic(using=using):
-        rows = BulkOperation.objects.using(using).select_for_update()
-        operation = rows.filter(pk=id, state=BulkState.RUNNING).first()
-        if operation is not None:
+        if operation := _locked(id, using):
             operation.error = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
             _end(operation, BulkState.FAILED, operation.by, using)
             operation.save(using=using)
@@ -373,24 +385,15 @@ class _Step:
         """Copy messages of a queue, finished between two times or unfinished, within what the target may hold."""
         target, wanted = self.target, sorted(set(ids))
         assert target is not None
-        room: int | None = None
-        with connections[self.using].cursor() as cursor:
-            cursor.execute("select 1 from queues_queue where id = %s for key share", [target.pk])
-            if cursor.fetchone() is None:
-                raise QueueNotFound(repr(target.name))
-        if target.max_length is not None:
-            room = query("admit", self.using, queues=[target.pk])[0][1]
-            if target.overflow == Overflow.REJECT and room is not None and room < len(wanted):
-                raise QueueFull(f"{target.name!r} holds {target.max_length} messages, which is all it may")
+        room = room_in(target, True, self.using)
+        if target.overflow == Overflow.REJECT and room is not None and room < len(wanted):
+            raise no_room(target)
         low, high = between or (None, None)
         [(count, first)] = query(
             "copy_messages", self.using, source=source, target=target.pk, ids=wanted, by=self.by, named=self.named,
             archived=between is not None, low=low, high=high,
         )  # fmt: skip
-        if first is not None:
-            announce_ready(self.using, {target.pk: first})
-        if room is not None and count > room:
-            drop_oldest(target.pk, count - room, self.using)
+        arrived(target, count, first, room, self.using)
         return int(count)
 
 

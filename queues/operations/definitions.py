@@ -154,8 +154,7 @@ def _import_queue(name: str, values: object, by: str, using: str) -> Change | No
         return Change("add", record_id(create_queue(name, using=using, by=by, **policy)))
     if queue.kind != QueueKind.QUEUE or queue.is_system:
         raise InvalidDefinitions(f"{name!r}: it is the system's.")
-    changed = _assign(queue, policy)
-    return _saved(queue, changed, using)
+    return _changed(queue, policy, using)
 
 
 def _import_target(name: str, values: Mapping[str, Any], using: str) -> Change | None:
@@ -164,18 +163,7 @@ def _import_target(name: str, values: Mapping[str, Any], using: str) -> Change |
         return None
     target = values["dead_letter_queue"]
     queue = get_queue(name, using)
-    changed = _assign(queue, {"dead_letter_queue": None if target is None else get_queue(str(target), using)})
-    return _saved(queue, changed, using)
-
-
-def _saved(queue: Queue, changed: dict[str, str], using: str) -> Change | None:
-    if not changed:
-        return None
-    if problems := policy_problems(queue):
-        raise ValidationError(problems)
-    queue.full_clean()
-    queue.save(using=using, update_fields=changed)
-    return Change("change", record_id(queue), _described(changed))
+    return _changed(queue, {"dead_letter_queue": None if target is None else get_queue(str(target), using)}, using)
 
 
 def _import_routes(given: list[Any], using: str) -> Iterator[Change]:
@@ -202,12 +190,7 @@ def _import_job(name: str, values: object, using: str) -> Change | None:
             raise InvalidDefinitions(f"{name!r}: {missing[0]}: it is missing.")
         cron, queue = fields.pop("cron"), fields.pop("queue")
         return Change("add", record_id(add_periodic(name, cron, queue.name, using, **fields)))
-    changed = _assign(job, fields)
-    if not changed:
-        return None
-    job.full_clean()
-    save_planned(job, changed, using)
-    return Change("change", record_id(job), _described(changed))
+    return _changed(job, fields, using)
 
 
 def _import_key(name: str, values: object, using: str) -> Change | None:
@@ -220,28 +203,28 @@ def _import_key(name: str, values: object, using: str) -> Change | None:
     if key is None or key.revoked_at is not None:
         state = "revoked" if key is not None else "not here"
         return Change("skip", f"key:{name}", f"it is {state}; make it with: manage.py apikey create {name}")
-    changed = _assign(key, rights)
-    if not changed:
-        return None
-    key.full_clean()
-    key.save(using=using, update_fields=changed)
-    return Change("change", record_id(key), _described(changed))
+    return _changed(key, rights, using)
 
 
 def _locked(model: type[M], name: str, using: str) -> M | None:
     return model._default_manager.using(using).select_for_update(of=("self",)).filter(name=name).first()
 
 
-def _assign(row: models.Model, values: Mapping[str, Any]) -> dict[str, str]:
-    """Give a row other values; returns the fields that differ, with both values in words."""
+def _changed(row: Queue | PeriodicJob | ApiKey, values: Mapping[str, Any], using: str) -> Change | None:
+    """Give a row other values; None when none differs. Raises ValidationError."""
     changed: dict[str, str] = {}
     for field, value in values.items():
         before = getattr(row, field)
         if before != value:
             setattr(row, field, value)
             changed[field] = f"{field} {_plain(before)} → {_plain(value)}"
-    return changed
-
-
-def _described(changed: Mapping[str, str]) -> str:
-    return ", ".join(changed.values())
+    if not changed:
+        return None
+    if isinstance(row, Queue) and (problems := policy_problems(row)):
+        raise ValidationError(problems)
+    row.full_clean()
+    if isinstance(row, PeriodicJob):
+        save_planned(row, changed, using)
+    else:
+        row.save(using=using, update_fields=changed)
+    return Change("change", record_id(row), ", ".join(changed.values()))

@@ -1,4 +1,4 @@
-"""Operators' actions on the messages of a queue: purge, move, put back, look. See `queues.operations.queues`.
+"""Operators' actions on the messages of a queue: purge, move, look. See `queues.operations.queues`.
 
 `by` is who does it, and stands in the audit chains: in that of an audited queue for each message, in that of operators
 for each message that was named. Rows are noted in the transaction that changes the messages.
@@ -125,24 +125,6 @@ def move(
     return move_some(from_, to, states, limit, given("move", None, by), progress, using)
 
 
-def put_back(
-    name: str, ids: Sequence[int] | None = None, limit: int | None = None,
-    progress: Progress = no_progress, using: str = DEFAULT_DB_ALIAS, by: str = "",
-) -> int:  # fmt: skip
-    """Give dead letters, all or those with these ids, another life at the tail of their queue; returns how many.
-
-    They begin with no attempts. Raises QueueNotFound, or QueueFull when the queue rejects more.
-    """
-    queue = get_queue(name, using)
-    return move_some(queue, queue, (State.DEAD,), limit, given("put-back", ids, by), progress, using)
-
-
-def deliver_now(name: str, ids: Sequence[int], using: str = DEFAULT_DB_ALIAS, by: str = "") -> int:
-    """Make delayed messages ready at once, at the tail; returns how many. Raises QueueNotFound."""
-    queue = get_queue(name, using)
-    return move_some(queue, queue, (State.DELAYED,), None, given("deliver-now", ids, by, now=True), no_progress, using)
-
-
 def given(
     event: str, ids: Sequence[int] | None, by: str, *, now: bool = False, home: bool = False, named: bool | None = None
 ) -> dict[str, Any]:
@@ -178,12 +160,26 @@ def move_some(
 def _move_batch(source: Queue, target: Queue, size: int, parameters: dict[str, Any], using: str) -> int:
     """Move one batch, within what the target may hold. Raises QueueFull or QueueNotFound. For a transaction that ends
     with it."""
-    adds = source.pk != target.pk or parameters["state"] == State.DEAD
     if parameters["state"] == State.READY:
         if parameters["ids"] is None:
             _unpack_oldest(source.pk, parameters["high"], size, using)
         else:
             unpack(parameters["ids"], using)
+    adds = source.pk != target.pk or parameters["state"] == State.DEAD
+    room = room_in(target, adds, using)
+    rejects = room is not None and target.overflow == Overflow.REJECT
+    if room is not None and rejects:
+        size = min(size, max(0, room))
+    [(moved, first)] = query("move", using, source=source.pk, target=target.pk, limit=max(size, 1), **parameters)
+    if rejects and moved > size:  # one more was there and does not fit
+        raise no_room(target)
+    arrived(target, moved, first, room, using)
+    return int(moved)
+
+
+def room_in(target: Queue, adds: bool, using: str) -> int | None:
+    """Keep a queue from being deleted before the transaction ends; returns how many more messages it may hold, if
+    there is a limit and the transaction `adds` some. Raises QueueNotFound."""
     with connections[using].cursor() as cursor:
         cursor.execute("select 1 from queues_queue where id = %s for key share", [target.pk])
         if cursor.fetchone() is None:  # deleted meanwhile
@@ -191,17 +187,21 @@ def _move_batch(source: Queue, target: Queue, size: int, parameters: dict[str, A
     room: int | None = None
     if adds and target.max_length is not None:
         room = query("admit", using, queues=[target.pk])[0][1]
-    rejects = room is not None and target.overflow == Overflow.REJECT
-    if room is not None and rejects:
-        size = min(size, max(0, room))
-    [(moved, first)] = query("move", using, source=source.pk, target=target.pk, limit=max(size, 1), **parameters)
-    if rejects and moved > size:  # one more was there and does not fit
-        raise QueueFull(f"{target.name!r} holds {target.max_length} messages, which is all it may")
+    return room
+
+
+def no_room(target: Queue) -> QueueFull:
+    """The error of a queue that rejects more."""
+    return QueueFull(f"{target.name!r} holds {target.max_length} messages, which is all it may")
+
+
+def arrived(target: Queue, count: int, first: int | None, room: int | None, using: str) -> None:
+    """So many messages came to a queue that had this room, the first ready one with this id: announce them, and drop
+    what is too much for one that does not reject."""
     if first is not None:
         announce_ready(using, {target.pk: first})
-    if room is not None and not rejects and moved > room:
-        drop_oldest(target.pk, moved - room, using)
-    return int(moved)
+    if room is not None and target.overflow != Overflow.REJECT and count > room:
+        drop_oldest(target.pk, count - room, using)
 
 
 def peek(name: str, state: State = State.READY, limit: int = 10, using: str = DEFAULT_DB_ALIAS) -> list[Message]:

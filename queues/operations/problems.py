@@ -59,8 +59,7 @@ def _chains(state: BrokerState) -> Iterator[Problem]:
 
 
 def _disk(state: BrokerState) -> Iterator[Problem]:
-    growth, disk = state.growth, state.disk
-    hourly = growth.hourly if growth is not None and growth.bytes > 0 else 0.0
+    hourly, disk = state.growth, state.disk
     if disk is not None:
         hours = disk.free / hourly if hourly else None
         if disk.free < FREE_LEFT * disk.total or (hours is not None and hours < HOURS_LEFT):

@@ -29,18 +29,6 @@ class DiskSpace(NamedTuple):
     free: int
 
 
-class Growth(NamedTuple):
-    """The growth of the database, in bytes, within so many seconds."""
-
-    bytes: float
-    seconds: float
-
-    @property
-    def hourly(self) -> float:
-        """Bytes an hour."""
-        return self.bytes * 3600.0 / self.seconds
-
-
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Something wrong. `kind` and `id` name a page where it is dealt with: of a queue, a chain, a run, a holder."""
@@ -93,14 +81,14 @@ class BrokerState:
         return sizes[-1] if sizes else None
 
     @property
-    def growth(self) -> Growth | None:
-        """The growth of the database within the hour."""
+    def growth(self) -> float:
+        """The growth of the database within the hour, in bytes an hour; 0 if it is not known, or has shrunk."""
         sizes = [] if self.series is None else self.series.database_bytes
         known = [(n, size) for n, size in enumerate(sizes) if size is not None]
         if len(known) < 2:
-            return None
+            return 0.0
         (begin, first), (end, last) = known[0], known[-1]
-        return Growth(last - first, (end - begin) * SPANS["hour"].width)
+        return max(0.0, last - first) * 3600.0 / ((end - begin) * SPANS["hour"].width)
 
     @property
     def restarts(self) -> int:

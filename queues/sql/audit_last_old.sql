@@ -1,6 +1,6 @@
--- For each chain with rows before a day: id, name, the seqs of its first and last of them, the last one's hash, the
+-- For each chain with rows before a day: the seq of its first of them; then id, name, the last one's seq and hash, the
 -- number (or 0) and signature of the chain's newest anchor, the time, and when the chain was created.
-select c.id, c.name, f.seq, l.seq, l.hash, coalesce(a.number, 0), a.signature, clock_timestamp(), c.created_at
+select f.seq, c.id, c.name, l.seq, l.hash, coalesce(a.number, 0), a.signature, clock_timestamp(), c.created_at
 from queues_auditchain c
 cross join lateral (
     select seq from queues_audit

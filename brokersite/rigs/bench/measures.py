@@ -41,15 +41,23 @@ _WARM_ALONE: Final = 20
 
 @dataclass(frozen=True)
 class MeasurementPlan:
-    """The parameters of a measurement: publish for `seconds`, in chunks, at most `window` messages ahead."""
+    """The parameters of a run's measurements: publish for `seconds`, in chunks, at most `window` messages ahead."""
 
     seconds: float
-    producers: int = 1
-    consumers: int = 1
-    window: int = 4000
-    chunk: int = 100
-    rate: int = 5000
+    producers: int
+    consumers: int
+    window: int
+    rate: int
+    size: int
+    prefetch: int
+    subscribers: int
+    connections: int
     most: int = 5_000_000
+
+    @property
+    def chunk(self) -> int:
+        """Messages that are published in one go."""
+        return min(100, self.window)
 
     @property
     def limit(self) -> float:
@@ -213,12 +221,12 @@ def one_in_flight(driver: RunDriver, plan: MeasurementPlan) -> tuple[list[float]
     return confirm[_WARM_ALONE:], deliver[_WARM_ALONE:]
 
 
-def many_connections(driver: RunDriver, plan: MeasurementPlan, count: int) -> tuple[Figures, list[int], bytes]:
-    """Open so many connections, publish on all of them with one message in flight on each, and take it all back.
+def many_connections(driver: RunDriver, plan: MeasurementPlan) -> tuple[Figures, list[int], bytes]:
+    """Open many connections, publish on all of them with one message in flight on each, and take it all back.
 
     Returns the figures, what each has sent, and the numbers received.
     """
-    began = time.monotonic()
+    count, began = plan.connections, time.monotonic()
     producers = [driver.producer(index) for index in range(count)]
     opening = time.monotonic() - began
     sent, confirmed, due = [0] * count, [0] * count, [0.0] * count
@@ -268,7 +276,7 @@ def _take_back(driver: RunDriver, count: int) -> bytes:
 # In the command.
 
 
-def throughput(driver: RunDriver, plan: MeasurementPlan, read_cpu: ReadCpu = dict) -> Figures:
+def throughput(driver: RunDriver, plan: MeasurementPlan, read_cpu: ReadCpu) -> Figures:
     """Producers and consumers at full pace."""
     progress = LoadProgress(plan.producers, plan.consumers, watched=True)
     produces: list[LoadProcess] = [(produce, (driver, index, plan, progress, False)) for index in range(plan.producers)]
@@ -288,10 +296,10 @@ def throughput(driver: RunDriver, plan: MeasurementPlan, read_cpu: ReadCpu = dic
     return figures | _wrong(driver, sent, [[one.column for one in consumed]])
 
 
-def fanout(driver: FanoutDriver, plan: MeasurementPlan, read_cpu: ReadCpu = dict) -> Figures:
-    """One producer; every consumer gets every message. A few processes have all consumers."""
-    count, groups = plan.consumers, min(plan.consumers, os.cpu_count() or 1)
-    plan = replace(plan, window=max(2 * plan.chunk, min(plan.window, MOST_DELIVERIES // count)))
+def fanout(driver: FanoutDriver, plan: MeasurementPlan, read_cpu: ReadCpu) -> Figures:
+    """One producer; every subscriber gets every message. A few processes have all subscribers."""
+    count, groups = plan.subscribers, min(plan.subscribers, os.cpu_count() or 1)
+    plan = replace(plan, producers=1, window=max(2 * plan.chunk, min(plan.window, MOST_DELIVERIES // count)))
     firsts = [count * n // groups for n in range(groups + 1)]
     progress = LoadProgress(1, groups, fanout=True, watched=True)
     jobs: list[LoadProcess] = [(produce, (driver, 0, plan, progress, False))]
@@ -325,7 +333,7 @@ def _cpu(generator: float, watch: CpuWatch, messages: int) -> Figures:
     return {f"{part}_cpu_us": 1e6 * seconds / max(1, messages) for part, seconds in used.items()}
 
 
-def backlog(driver: RunDriver, plan: MeasurementPlan) -> Figures:
+def backlog(driver: RunDriver, plan: MeasurementPlan, read_cpu: ReadCpu) -> Figures:
     """Publish with no consumer, as fast as is confirmed; then drain it.
 
     Where nothing is confirmed a producer would run ahead of the broker without end: it publishes what the plan's rate
@@ -348,7 +356,7 @@ def backlog(driver: RunDriver, plan: MeasurementPlan) -> Figures:
     return figures | _wrong(driver, sent, [[one.column for one in drained]])
 
 
-def latency(driver: RunDriver, plan: MeasurementPlan) -> Figures:
+def latency(driver: RunDriver, plan: MeasurementPlan, read_cpu: ReadCpu) -> Figures:
     """Percentiles at the plan's rate, and with one message in flight."""
     confirm, deliver = run([(one_in_flight, (driver, replace(plan, seconds=plan.seconds / 2)))], plan.limit)[0]
     figures: Figures = {"deliver_alone_p50_us": 1e6 * statistics.median(deliver)}
@@ -368,9 +376,9 @@ def latency(driver: RunDriver, plan: MeasurementPlan) -> Figures:
     return figures | {"messages": sum(sent)} | _wrong(driver, sent, [[one.column for one in consumed]])
 
 
-def connections(driver: RunDriver, plan: MeasurementPlan, count: int) -> Figures:
+def connections(driver: RunDriver, plan: MeasurementPlan, read_cpu: ReadCpu) -> Figures:
     """Many connections, each with one message in flight."""
-    figures, sent, column = run([(many_connections, (driver, plan, count))], plan.limit)[0]
+    figures, sent, column = run([(many_connections, (driver, plan))], plan.limit)[0]
     return dict(figures) | {"messages": sum(sent)} | _wrong(driver, sent, [[column]])
 
 
@@ -415,8 +423,8 @@ def _wrong(driver: RunDriver, sent: Sequence[int], groups: Iterable[list[bytes]]
     return {name: sum(getattr(check, name) for check in checks) for name in names}
 
 
-#: The measurements, in their order.
-MEASURES: Final[dict[str, Any]] = {
+#: The measurements, in their order. Only of some that are long enough the processor time is a figure.
+MEASURES: Final[dict[str, Callable[[Any, MeasurementPlan, ReadCpu], Figures]]] = {
     "latency": latency,
     "throughput": throughput,
     "backlog": backlog,

@@ -36,17 +36,6 @@ SMALLEST: Final = 8
 
 
 @dataclass(frozen=True)
-class Load:
-    """The load that all systems of a run are given."""
-
-    plan: MeasurementPlan
-    size: int
-    prefetch: int
-    subscribers: int
-    connections: int
-
-
-@dataclass(frozen=True)
 class Deployment:
     """Access to the deployment under test; `addresses` are those of its protocols that are not the usual ones."""
 
@@ -67,34 +56,26 @@ class System(NamedTuple):
 
     name: str
     measures: tuple[str, ...]
-    meter: CpuMeter | None
+    meter: CpuMeter
     drive: Drive
     notes: tuple[str, ...] = ()
 
-    def measure(self, name: str, load: Load) -> Figures:
+    def measure(self, name: str, plan: MeasurementPlan) -> Figures:
         """One measurement. Raises BenchError."""
-        plan = load.plan
-        copies = load.subscribers if name == "fanout" else 1
-        with self.drive(copies) as driver:
-            if name == "connections":
-                return dict(MEASURES[name](driver, plan, load.connections))
-            if name == "fanout":
-                plan = replace(plan, consumers=copies, producers=1)
-            if self.meter and name in ("throughput", "fanout"):
-                return dict(MEASURES[name](driver, plan, self.meter.read))
-            return dict(MEASURES[name](driver, plan))
+        with self.drive(plan.subscribers if name == "fanout" else 1) as driver:
+            return MEASURES[name](driver, plan, self.meter.read)
 
 
-def open_system(stack: ExitStack, words: str, load: Load, reach: Deployment, scratch: Path) -> System:
+def open_system(stack: ExitStack, words: str, plan: MeasurementPlan, reach: Deployment, scratch: Path) -> System:
     """The system that the user means: a protocol, rabbitmq or nats, and after = where it is. Raises BenchError.
 
     What is made for it, a key or a server, is gone when the stack ends.
     """
     kind, _, where = words.partition("=")
     if kind == "rabbitmq":
-        return _rabbitmq(stack, where, load, scratch)
+        return _rabbitmq(stack, where, plan, scratch)
     if kind == "nats":
-        return _nats(stack, where, load, scratch)
+        return _nats(stack, where, plan, scratch)
     audited = kind == AUDITED
     if audited:
         kind = "blipmq"
@@ -103,12 +84,12 @@ def open_system(stack: ExitStack, words: str, load: Load, reach: Deployment, scr
     endpoint = _endpoint(where or reach.addresses.get(kind) or ADDRESSES[kind], reach.authority)
     name = f"{kind}{', audited' if audited else ''}{f' at {endpoint}' if where else ''}"
     if kind == "blipmq":
-        return _blipmq(stack, name, endpoint, load, reach, audited)
+        return _blipmq(stack, name, endpoint, plan, reach, audited)
     if kind == "overhop":
-        return _overhop(name, endpoint, load)
+        return _overhop(name, endpoint, plan)
     if kind == "sspq":
-        return _sspq(name, endpoint, load, reach)
-    return _peerbus(stack, name, endpoint, load, reach)
+        return _sspq(name, endpoint, plan, reach)
+    return _peerbus(stack, name, endpoint, plan, reach)
 
 
 def _endpoint(text: str, authority: str | None) -> Endpoint:
@@ -119,14 +100,16 @@ def _endpoint(text: str, authority: str | None) -> Endpoint:
     return Endpoint(address.host, address.port, authority)
 
 
-def _blipmq(stack: ExitStack, name: str, endpoint: Endpoint, load: Load, reach: Deployment, audited: bool) -> System:
+def _blipmq(
+    stack: ExitStack, name: str, endpoint: Endpoint, plan: MeasurementPlan, reach: Deployment, audited: bool
+) -> System:
     own = deployment.own_name()
     key = reach.key or stack.enter_context(deployment.temporary_key(own, "blipmq"))
 
     @contextmanager
     def drive(copies: int) -> Iterator[RunDriver]:
         topic = f"{own}-{secrets.token_hex(3)}"
-        driver = BlipMQ(endpoint, key, topic, size=load.size, prefetch=load.prefetch)
+        driver = BlipMQ(endpoint, key, topic, size=plan.size, prefetch=plan.prefetch)
         with deployment.temporary_subscriptions(driver, copies, audited) as ids:
             yield replace(driver, subscriptions=ids)
 
@@ -134,41 +117,40 @@ def _blipmq(stack: ExitStack, name: str, endpoint: Endpoint, load: Load, reach: 
     return System(name, measures, CpuMeter(endpoint, with_postgres=True), drive)
 
 
-def _overhop(name: str, endpoint: Endpoint, load: Load) -> System:
+def _overhop(name: str, endpoint: Endpoint, plan: MeasurementPlan) -> System:
     @contextmanager
     def drive(copies: int) -> Iterator[RunDriver]:
         queue = deployment.own_name()
         with deployment.temporary_queue(queue, audited=False):
-            yield Overhop(endpoint, queue, size=load.size, prefetch=load.prefetch)
+            yield Overhop(endpoint, queue, size=plan.size, prefetch=plan.prefetch)
 
     measures = ("latency", "throughput", "backlog", "connections")
     return System(name, measures, CpuMeter(endpoint, with_postgres=True), drive)
 
 
-def _sspq(name: str, endpoint: Endpoint, load: Load, reach: Deployment) -> System:
+def _sspq(name: str, endpoint: Endpoint, plan: MeasurementPlan, reach: Deployment) -> System:
     queue = deployment.unused_queue(reach.sspq_queue or settings.BROKER_SSPQ_QUEUE)
 
     @contextmanager
     def drive(copies: int) -> Iterator[RunDriver]:
-        driver = Sspq(endpoint, size=load.size, prefetch=load.prefetch)
-        with deployment.removed_messages(queue, driver.run, load.size):
+        driver = Sspq(endpoint, size=plan.size, prefetch=plan.prefetch)
+        with deployment.removed_messages(queue, driver.run, plan.size):
             yield driver
 
     note = "SSPQ answers neither SEND nor CONFIRM: its rate ends with the last CONFIRM sent."
     return System(name, ("latency", "throughput", "backlog"), CpuMeter(endpoint, with_postgres=True), drive, (note,))
 
 
-def _peerbus(stack: ExitStack, name: str, endpoint: Endpoint, load: Load, reach: Deployment) -> System:
+def _peerbus(stack: ExitStack, name: str, endpoint: Endpoint, plan: MeasurementPlan, reach: Deployment) -> System:
     own = deployment.own_name()
     key = reach.key or stack.enter_context(deployment.temporary_key(own, "peerbus"))
 
     @contextmanager
     def drive(copies: int) -> Iterator[RunDriver]:
-        plan = load.plan
         one = f"{own}-{secrets.token_hex(3)}"
-        driver = Peerbus(endpoint, PEERBUS_PATH, key, one, plan.consumers, size=load.size, prefetch=load.prefetch)
+        driver = Peerbus(endpoint, PEERBUS_PATH, key, one, plan.consumers, size=plan.size, prefetch=plan.prefetch)
         recipients = [driver.recipient(index) for index in range(plan.consumers)]
-        senders = [driver.sender(index) for index in range(max(plan.producers * plan.consumers + 1, load.connections))]
+        senders = [driver.sender(index) for index in range(max(plan.producers * plan.consumers + 1, plan.connections))]
         with deployment.temporary_peers([*recipients, *senders]):
             for recipient in recipients:  # letters to a name that was never registered are dropped
                 Peer(driver, recipient).close()
@@ -179,7 +161,7 @@ def _peerbus(stack: ExitStack, name: str, endpoint: Endpoint, load: Load, reach:
     return System(name, measures, CpuMeter(endpoint, with_postgres=True), drive, (note,))
 
 
-def _rabbitmq(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
+def _rabbitmq(stack: ExitStack, url: str, plan: MeasurementPlan, scratch: Path) -> System:
     name = "RabbitMQ quorum"
     if url:
         login = Login.from_url(url, 5672)
@@ -201,7 +183,7 @@ def _rabbitmq(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
         try:
             if exchange:
                 keeper.fan_out(exchange, queues)
-            yield amqp.Amqp(login, queues, exchange, size=load.size, prefetch=load.prefetch)
+            yield amqp.Amqp(login, queues, exchange, size=plan.size, prefetch=plan.prefetch)
         finally:
             keeper.delete(queues, exchange)
             keeper.close()
@@ -209,7 +191,7 @@ def _rabbitmq(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
     return System(name, tuple(MEASURES), CpuMeter(login.endpoint, with_postgres=False), drive)
 
 
-def _nats(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
+def _nats(stack: ExitStack, url: str, plan: MeasurementPlan, scratch: Path) -> System:
     if url:
         login = Login.from_url(url, 4222)
         note = "JetStream's durability is what that server's sync_interval says; by default it syncs every two minutes."
@@ -227,9 +209,9 @@ def _nats(stack: ExitStack, url: str, load: Load, scratch: Path) -> System:
     @contextmanager
     def drive(copies: int) -> Iterator[RunDriver]:
         own = deployment.own_name()
-        driver = jetstream.JetStream(login, own, copies, size=load.size, prefetch=load.prefetch)
+        driver = jetstream.JetStream(login, own, copies, size=plan.size, prefetch=plan.prefetch)
         keeper = jetstream.NatsConnection(login)
-        keeper.create(driver, load.prefetch)
+        keeper.create(driver, plan.prefetch)
         try:
             yield driver
         finally:

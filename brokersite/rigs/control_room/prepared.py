@@ -28,9 +28,11 @@ def tell(text: str) -> None:
 
 @contextmanager
 def filled_database(name: str, given: argparse.Namespace) -> Iterator[str]:
-    """A database of its own, as large as was asked for, to which this thread's default connection leads; its alias."""
+    """A database of its own, as large as was asked for, to which this process's default connection leads; its alias."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "brokersite.settings")
     django.setup()
+    from django.db import DEFAULT_DB_ALIAS, connections
+
     from brokersite.rigs.control_room.store import Size, fill
     from brokersite.rigs.etl.scratch import scratch_database
     from queues.database import connection_parameters
@@ -41,22 +43,5 @@ def filled_database(name: str, given: argparse.Namespace) -> Iterator[str]:
             fill(connection.cursor(), Size(given.messages, given.queues, given.connections), tell)
             tell("vacuum")
             connection.execute("vacuum analyze")
-        with _as_default(alias):
-            yield alias
-
-
-@contextmanager
-def _as_default(alias: str) -> Iterator[None]:
-    """Have this thread's default connection lead to another database."""
-    from django.db import DEFAULT_DB_ALIAS, connections
-
-    before = connections.databases[DEFAULT_DB_ALIAS]
-    connections[DEFAULT_DB_ALIAS].close()
-    connections.databases[DEFAULT_DB_ALIAS] = connections.databases[alias]
-    del connections[DEFAULT_DB_ALIAS]
-    try:
-        yield
-    finally:
-        connections[DEFAULT_DB_ALIAS].close()
-        connections.databases[DEFAULT_DB_ALIAS] = before
-        del connections[DEFAULT_DB_ALIAS]
+        connections[DEFAULT_DB_ALIAS].settings_dict["NAME"] = alias  # for this process, which ends with it
+        yield alias

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
@@ -30,33 +29,12 @@ _sql = statements(Path(__file__).with_name("sql"))
 NAME = "fivewire_etl_bench"
 #: Messages of one transaction, as a busy settlement writer writes them.
 BATCH = 4000
-#: Of a segment, and the percentage of messages that have rows of their own. Bursts of 4 s over BlipMQ and Overhop left
-#: segments of 730 to 2,100 messages, on average, in 1.1 to 1.4 ranges, and 0 to 4.5 % of the messages in rows.
-SLOTS, SINGLE = 1000, 5
 
 
-@dataclass(frozen=True, slots=True)
-class Speeds:
-    """Rows, and the seconds that each way took; `job` is the whole run, Spark's start included."""
-
-    rows: int
-    copy: float
-    messages: float
-    job: float
-
-    @property
-    def figures(self) -> Figures:
-        """Rows a second of each way."""
-        return {
-            "messages": self.rows, "copy_rows_per_s": self.rows / self.copy,
-            "export_rows_per_s": self.rows / self.messages, "run_rows_per_s": self.rows / self.job,
-        }  # fmt: skip
-
-
-def measure(rows: int, tell: Callable[[str], None], slots: int = SLOTS, single: int = SINGLE) -> Speeds:
+def measure(rows: int, tell: Callable[[str], None], slots: int, single: int) -> Figures:
     """Archive so many messages, `single` percent as rows and the others `slots` a segment; take them out both ways.
 
-    Raises EtlError.
+    Returns the rows a second of each; `run` is the whole job, Spark's start included. Raises EtlError.
     """
     with scratch_database(NAME) as alias, scratch_directory("fivewire-etl-bench-") as directory:
         with psycopg.connect(**connection_parameters(alias), autocommit=True) as connection:
@@ -74,7 +52,11 @@ def measure(rows: int, tell: Callable[[str], None], slots: int = SLOTS, single: 
         messages = result["tables"]["messages"]
         if messages["rows_out"] != rows:
             raise BenchError(f"Of {rows:,} rows {messages['rows_out']:,} were exported.")
-        return Speeds(rows, copy, result["seconds"]["messages"], monotonic() - started)
+        return {
+            "messages": rows, "copy_rows_per_s": rows / copy,
+            "export_rows_per_s": rows / result["seconds"]["messages"],
+            "run_rows_per_s": rows / (monotonic() - started),
+        }  # fmt: skip
 
 
 def fill(connection: psycopg.Connection[Any], rows: int, slots: int, single: int) -> None:

@@ -11,6 +11,8 @@ from enum import StrEnum
 from typing import NamedTuple
 from zlib import crc32
 
+from queues.counts import QueueCounts
+
 LARGE = 8000
 
 
@@ -138,18 +140,6 @@ class Archived:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredCounts:
-    """A queue's counts in the store, without counting its rows."""
-
-    ready: int = 0
-    leased: int = 0
-    delayed: int = 0
-    dead: int = 0
-    published: int = 0
-    settled: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Recorded:
     """An event of a message in the audit chain of its queue."""
 
@@ -164,7 +154,8 @@ class Store:
 
     messages: list[StoredMessage] = field(default_factory=list)
     archive: list[Archived] = field(default_factory=list)
-    counts: dict[str, StoredCounts] = field(default_factory=dict)
+    #: The queues' counts, which nothing was counted for.
+    counts: dict[str, QueueCounts] = field(default_factory=dict)
     #: In the order of each chain.
     record: list[Recorded] = field(default_factory=list)
     #: Queues whose chains do not follow from their hashes.

@@ -11,6 +11,7 @@ import psycopg
 from brokersite.rigs.torture import history
 from queues.audit.events import GENESIS, AuditEvent, hash_after
 from queues.audit.spans import parse_span
+from queues.counts import QueueCounts
 from queues.sqlfiles import statements
 
 _sql = statements(Path(__file__).with_name("sql"))
@@ -37,7 +38,7 @@ def read_store(connection: Connection, queues: Sequence[str]) -> history.Store:
                 history.Archived(queue, id, outcome == 0, None if body is None else history.parse_body(bytes(body)))
                 for queue, id, outcome, body in connection.execute(_sql("archive"), (names,), binary=True)
             ],
-            {row[0]: history.StoredCounts(*map(int, row[1:])) for row in connection.execute(_sql("counts"), (names,))},
+            {row[0]: QueueCounts(*map(int, row[1:])) for row in connection.execute(_sql("counts"), (names,))},
             record,
             unproven,
         )

@@ -49,11 +49,6 @@ class Forward:
         """The letter's id."""
         return self.keys[0]
 
-    @property
-    def parts(self) -> list[Forward]:
-        """Nothing: it is one."""
-        return []
-
 
 class Acks:
     """Letters that their recipient has consumed, by their keys. A key that is not its own, or any more, changes
@@ -97,11 +92,6 @@ class Ask:
         self.mailbox = mailbox
         self.keys = [""]
         self.size = 0
-
-    @property
-    def parts(self) -> list[Ask]:
-        """Nothing: it is one."""
-        return []
 
 
 #: What connections send. `keys` has one entry for each letter, acknowledgement or question.

@@ -480,6 +480,6 @@ class MailboxService:
 
 def halve(part: Part, _: Exception) -> Sequence[Part]:
     """A part in two, or the run that it is; nothing of one letter, acknowledgement, question, fetch or move."""
-    if len(part) == 1 and not isinstance(part[0], Claim | Take | Leave):
+    if len(part) == 1 and isinstance(part[0], Letters | Acks):
         return [[item] for item in part[0].parts]
     return halves(part)

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from queues.etl.job.blocks import check
 from queues.etl.job.database import ROWS_PER_QUERY, Chain
+from queues.sqlfiles import load_statement
 
 if TYPE_CHECKING:  # the parent knows `Proven`, and may lack pyspark
     from queues.etl.job.reading import Reader
 
-#: Rows of a block, which is one array a column.
+#: Rows of a block, which is one value a column.
 BLOCK = 10_000
 #: Chains with fewer rows are read by the parent alone sooner than by a job of Spark's.
 WORTHWHILE = 20_000
 
-BLOCKS = """(select low, least(low + {size}, {end}) as high, b.* from generate_series({start}, {end} - 1, {size}) low,
-    lateral (select array_agg(seq) as seqs, array_agg(event) as names, array_agg(record_id) as ids,
-        array_agg(sender) as senders, array_agg(recipient) as recipients, string_agg(hash, ''::bytea) as hashes
-        from (select seq, event, record_id, sender, recipient, hash from queues_audit
-            where chain_id = {chain} and seq >= low - 1 and seq < least(low + {size}, {end}) order by seq) as ordered
-    ) as b) as blocks"""
+BLOCKS = """(select low, high, seqs, hashes, events
+    from generate_series({start}, {end} - 1, {size}) low, least(low + {size}, {end}) high,
+    lateral ({rows}) as b (seqs, times, hashes, events)) as blocks"""
+ROWS = load_statement(Path(__file__).parents[2] / "sql" / "audit_block.sql").decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,11 @@ def prove(reader: Reader, chains: Sequence[Chain], worthwhile: int = WORTHWHILE)
 
 def _prove(reader: Reader, chain: Chain) -> Proven:
     assert chain.first is not None
-    source = BLOCKS.format(chain=chain.id, start=chain.first + 1, end=chain.end, size=BLOCK)
+    rows = ROWS % {"chain": chain.id, "low": "low - 1", "high": "high"}
+    source = BLOCKS.format(rows=rows, start=chain.first + 1, end=chain.end, size=BLOCK)
     step = max(BLOCK, ROWS_PER_QUERY // BLOCK * BLOCK)
     predicates = [f"low >= {low} and low < {low + step}" for low in range(chain.first + 1, chain.end, step)]
-    blocks = reader.table(source, predicates).select(
-        "low", "high", "seqs", "names", "ids", "senders", "recipients", "hashes"
-    )
+    blocks = reader.table(source, predicates).select("low", "high", "seqs", "hashes", "events")
     found = blocks.rdd.mapPartitions(check).collect()
     wrong = [seq for _, seq in found if seq is not None]
     return Proven(chain.name, chain.first, min(wrong, default=chain.end))

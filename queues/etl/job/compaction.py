@@ -7,7 +7,7 @@ large one a reader misses rows; it never sees one twice.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -27,15 +27,6 @@ FILE_BYTES = 256 * 2**20
 DIRECTORIES = 200
 #: Days that are over and for whose directories more files may yet come.
 KEPT_DAYS = 7
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """The result of a compaction."""
-
-    directories: int = 0
-    files: int = 0
-    rows: int = 0
 
 
 class Unmergeable(Exception):
@@ -64,8 +55,9 @@ def due(small: Mapping[str, list[str]], today: str, least: int) -> dict[str, lis
     return dict([item for item in found.items() if len(item[1]) >= least][:DIRECTORIES])
 
 
-def compact(spark: SparkSession, ledger: Ledger, today: str, least: int) -> Merged:
-    """Merge the small files. Raises RowsMissing, OutputUnusable."""
+def compact(spark: SparkSession, ledger: Ledger, today: str, least: int) -> dict[str, int]:
+    """Merge the small files; returns how many directories, files and rows those were. Raises RowsMissing,
+    OutputUnusable."""
     assert ledger.last is not None
     state = ledger.last.state
     number = ledger.next_number
@@ -87,15 +79,14 @@ def compact(spark: SparkSession, ledger: Ledger, today: str, least: int) -> Merg
         merged = [compacted(directory, number, part) for part in range(len(parts))]
         moves += [(f"{staged}/{path}", target) for path, target in zip(sorted(parts), merged, strict=True)]
         removals += [f"{directory}/{name}" for name in names]
-    if len(small) == len(state.small):
-        return Merged()
-    done = Merged(directories=directories, files=len(removals), rows=rows)
-    record = Record(
-        number=number, kind="compaction", state=replace(state, small=small), files=[target for _, target in moves],
-        figures={"directories": done.directories, "files": done.files, "rows": rows},
-    )  # fmt: skip
-    ledger.commit(MovePlan(record=record, moves=moves, removals=removals))
-    return done
+    figures = {"directories": directories, "files": len(removals), "rows": rows}
+    if len(small) < len(state.small):
+        files = [target for _, target in moves]
+        record = Record(
+            number=number, kind="compaction", state=replace(state, small=small), files=files, figures=figures
+        )
+        ledger.commit(MovePlan(record=record, moves=moves, removals=removals))
+    return figures
 
 
 def _merge(spark: SparkSession, ledger: Ledger, directory: str, names: list[str], staged: str) -> int:

@@ -157,13 +157,13 @@ class Export:
         if self.last is None:
             return 0
         day = datetime.fromisoformat(self.last.at).date()
-        return sum(hour.rows for hour in written.hours if hour.at.date() < day)
+        return sum(rows for hour, rows in written.hours.items() if hour.date() < day)
 
     def _whole_hours(self, written: Written, beginning: Beginning) -> list[str]:
         """Hours that are to be rolled up: not the one of which a first window has only a part."""
         since = beginning.window.since
         partial = datetime.fromisoformat(since) if since and beginning.window.before is None else None
-        return [hour.at.isoformat() for hour in written.hours if partial is None or hour.at >= partial]
+        return [hour.isoformat() for hour in written.hours if partial is None or hour >= partial]
 
     def _describe(self, written: Written) -> None:
         """Write what tells others of the columns, and keeps the names of queues that will be gone."""

@@ -34,9 +34,9 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 
 #: Modules that run in the executors' Python; no other module of the project is needed there.
 SHIPPED = (
-    "queues/__init__.py", "queues/canonical.py", "queues/audit/__init__.py", "queues/audit/errors.py",
-    "queues/audit/events.py", "queues/etl/__init__.py", "queues/etl/job/__init__.py", "queues/etl/job/blocks.py",
-    "queues/etl/job/bodies.py",
+    "queues/__init__.py", "queues/canonical.py", "queues/sqlfiles.py", "queues/audit/__init__.py",
+    "queues/audit/errors.py", "queues/audit/events.py", "queues/audit/spans.py", "queues/etl/__init__.py",
+    "queues/etl/job/__init__.py", "queues/etl/job/blocks.py", "queues/etl/job/bodies.py",
 )  # fmt: skip
 
 

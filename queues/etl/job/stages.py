@@ -54,8 +54,9 @@ class ExportJob:
         with self.progress.stage("verifying", self.spark, sum(chain.end for chain in found)):
             self.figures["proven"] = self.prove(found)
         with self.progress.stage("compacting", self.spark):
-            merged = compaction.compact(self.spark, self.ledger, self.today, self.config.compact_files)
-            self.figures["compaction"] = dataclasses.asdict(merged)
+            self.figures["compaction"] = compaction.compact(
+                self.spark, self.ledger, self.today, self.config.compact_files
+            )
         return {**self.figures, "seconds": self.progress.seconds}
 
     @property

@@ -25,14 +25,6 @@ if TYPE_CHECKING:
 FOOTERS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Hour:
-    """Rows of one hour (UTC)."""
-
-    at: datetime
-    rows: int
-
-
 @dataclass(slots=True)
 class Written:
     """A written table: rows, bytes, and the places of its files."""
@@ -41,7 +33,8 @@ class Written:
     rows_out: int = 0
     bytes: int = 0
     moves: list[tuple[str, str]] = field(default_factory=list)
-    hours: list[Hour] = field(default_factory=list)
+    #: Rows by hour (UTC).
+    hours: dict[datetime, int] = field(default_factory=dict)
     owners: set[int] = field(default_factory=set)
 
     @property
@@ -105,7 +98,7 @@ class Writer:
             found = self.spark.read.schema(f"{time} timestamp").parquet(*map(self.files.url, paths))
             counted = found.groupBy(times.whole(f.col(time), times.HOUR).alias("hour")).count().collect()
             hours.update({row["hour"]: row["count"] for row in counted})
-        written.hours = [Hour(datetime.fromtimestamp(at * 3600, UTC), rows) for at, rows in sorted(hours.items())]
+        written.hours = {datetime.fromtimestamp(at * 3600, UTC): rows for at, rows in sorted(hours.items())}
         written.rows_out = hours.total()
         self._check(written)
 

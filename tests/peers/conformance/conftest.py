@@ -77,7 +77,8 @@ def other_key(store: Database) -> str:
 
 @pytest.fixture
 def join(broker: WebBroker, store: Database) -> Iterator[Join]:
-    """Connects a peer; its name is made the test's own unless it is to be `exact`."""
+    """Connects a peer; its name is made the test's own unless it is to be `exact`. At first no peer is connected."""
+    wait_until(lambda: not connected(store), "the end of earlier tests' connections")
     peers: list[Peer] = []
 
     def connect(name: str, at: WebBroker = broker, exact: bool = False, **options: Any) -> Peer:

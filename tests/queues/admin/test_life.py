@@ -19,6 +19,7 @@ from queues.operations import keys
 from queues.operations import messages as message_operations
 from queues.operations.jobs import write_log
 from queues.operations.life import life_of
+from tests.queues import moving
 from tests.queues.admin.test_admin import address, text_of
 from tests.queues.store import make_queue, store
 
@@ -53,7 +54,7 @@ def test_the_life_of_a_dead_letter_shows_publisher_reason_and_requeueing_operato
     for part in ("billing", "over sspq, with key k1", "3 deliveries ended without success; the last: <b>no such"):
         assert part in shown
     assert events(message) == ["publish", "dead-letter"]
-    message_operations.put_back("orders", [message.pk], by="alice")
+    moving.put_back("orders", [message.pk], by="alice")
     message = Message.objects.get()
     put_back = life_of(message)[-1]
     assert (put_back.event, put_back.who, put_back.source) == ("put-back", "alice", "audit: operators")
@@ -134,7 +135,7 @@ def test_a_message_has_one_address_wherever_it_is(admin_client: Client) -> None:
     queue = make_queue()
     message = store(queue, State.DEAD)[0]
     first = message.pk
-    message_operations.put_back("orders")
+    moving.put_back("orders")
     assert Message.objects.get().pk != first
     assert admin_client.get(address("message", "change", first)).status_code == 200
     Message.objects.all()._raw_delete("default")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append
-from queues.audit.events import GENESIS, AuditRecord, hashes_after
+from queues.audit.events import GENESIS, HASH, AuditRecord, hashes_after
 from queues.audit.reading import Block, Connection, read_blocks
 from queues.audit.verify import Unread, Verification, VerificationProgress, verify
 from queues.database import connection_parameters
@@ -22,9 +24,11 @@ from queues.etl.job.blocks import first_wrong
 from queues.etl.job.chains import Proven, prove
 from queues.etl.job.database import JobConnection
 from queues.etl.job.reading import Reader
+from queues.etl.job.session import _pack
 from queues.etl.run_supervisor import Cancelled
 from queues.models import AuditChain, AuditVerification
 from tests.queues.audit.conftest import CHAIN, Intruder, letters
+from tests.queues.audit.test_events import as_the_database_joins
 from tests.queues.etl.conftest import Etl, config
 
 pytestmark = pytest.mark.timeout(300)
@@ -53,43 +57,58 @@ def verified(found: list[Proven]) -> Verification:
     return outcome
 
 
-def columns(count: int) -> dict[str, Any]:
-    """The rows [0, count) of a chain, as a query brings them."""
-    events = letters(count)
-    names, ids, senders, recipients = map(list, zip(*events, strict=True))
-    return {
-        "seqs": list(range(count)), "names": names, "ids": ids, "senders": senders, "recipients": recipients,
-        "hashes": hashes_after(GENESIS, AuditRecord(events)),
-    }  # fmt: skip
+class Rows:
+    """The rows [0, 10) of a chain."""
+
+    def __init__(self) -> None:
+        self.seqs = list(range(10))
+        self.events = letters(10)
+        hashes = hashes_after(GENESIS, AuditRecord(self.events))
+        self.hashes = [hashes[at : at + HASH] for at in range(0, len(hashes), HASH)]
+
+    @property
+    def columns(self) -> list[list[Any]]:
+        return [self.seqs, self.events, self.hashes]
+
+    def first_wrong(self) -> int | None:
+        """As a query brings them."""
+        seqs = b"".join(seq.to_bytes(8) for seq in self.seqs)
+        return first_wrong(1, 10, seqs, b"".join(self.hashes), as_the_database_joins(self.events))
+
+
+def test_executors_get_every_module_that_they_run(tmp_path: Path) -> None:
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import queues.etl.job.blocks, queues.etl.job.bodies"
+    found = subprocess.run(
+        [sys.executable, "-I", "-c", program, _pack(tmp_path)], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
 
 
 def test_rows_that_follow_from_each_other_are_right() -> None:
-    assert first_wrong(1, 10, **columns(10)) is None
+    assert Rows().first_wrong() is None
 
 
 @pytest.mark.parametrize("seq", range(1, 10))
 def test_the_first_row_that_does_not_follow_is_found(seq: int) -> None:
-    altered = columns(10)
-    altered["senders"][seq] = "mallory"
-    assert first_wrong(1, 10, **altered) == seq
+    altered = Rows()
+    altered.events[seq] = altered.events[seq]._replace(sender="mallory")
+    assert altered.first_wrong() == seq
 
 
 @pytest.mark.parametrize("seq", range(10))
 def test_a_row_that_is_missing_is_found(seq: int) -> None:
-    cut = columns(10)
-    for name in ("seqs", "names", "ids", "senders", "recipients"):
-        del cut[name][seq]
-    cut["hashes"] = cut["hashes"][: 32 * seq] + cut["hashes"][32 * seq + 32 :]
-    assert first_wrong(1, 10, **cut) == max(1, seq)
+    cut = Rows()
+    for column in cut.columns:
+        del column[seq]
+    assert cut.first_wrong() == max(1, seq)
 
 
 @pytest.mark.parametrize("seq", range(1, 10))
 def test_a_row_that_is_there_twice_is_found(seq: int) -> None:
-    twice = columns(10)
-    for name in ("seqs", "names", "ids", "senders", "recipients"):
-        twice[name].insert(seq, twice[name][seq])
-    twice["hashes"] = twice["hashes"][: 32 * seq] + twice["hashes"][32 * (seq - 1) :]
-    assert first_wrong(1, 10, **twice) in (seq, min(seq + 1, 9))
+    twice = Rows()
+    for column in twice.columns:
+        column.insert(seq, column[seq])
+    assert twice.first_wrong() in (seq, min(seq + 1, 9))
 
 
 def proven(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[Proven]:

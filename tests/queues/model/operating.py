@@ -14,6 +14,7 @@ from queues.models import Queue
 from queues.operations import messages as operators
 from queues.operations.queues import create_queue, delete_queue
 from queues.operations.routes import add_route, remove_route
+from tests.queues import moving
 from tests.queues.model.broker import LiveBroker
 from tests.queues.model.comparison import MAX_ATTEMPTS, picked
 from tests.queues.model.consumers import Consumer, Poller, Recipient
@@ -151,7 +152,7 @@ class OperatingMachine(ConsumingMachine):
     @precondition(lambda self: self.main.max_length is None)
     @rule()
     def put_back(self) -> None:
-        assert operators.put_back(self.main.name) == len(self.main.of(DEAD))
+        assert moving.put_back(self.main.name) == len(self.main.of(DEAD))
         self.main.put_back()
         self._check()
 

@@ -23,6 +23,7 @@ from queues.operations import messages
 from queues.operations import messages as message_operations
 from queues.operations import queues as queue_operations
 from queues.store import text
+from tests.queues import moving
 from tests.queues.store import (
     OneDelivery,
     another_connection,
@@ -119,7 +120,7 @@ def test_pause_and_resume_do_as_they_say_and_may_be_repeated() -> None:
         lambda name: queue_operations.set_paused(name, False),
         queue_operations.delete_queue,
         message_operations.purge,
-        message_operations.put_back,
+        moving.put_back,
         message_operations.peek,
         lambda name: message_operations.move(name, "orders"),
         lambda name: message_operations.move("orders", name),
@@ -583,7 +584,7 @@ def test_nodes_hear_of_what_became_ready_by_a_move_or_by_being_put_back() -> Non
     store(source), store(source, State.DEAD)
     with listening() as heard:
         message_operations.move("orders", "target")
-        message_operations.put_back("orders")
+        moving.put_back("orders")
         first, second = Message.objects.order_by("id")
         assert heard.take("ready") == [{str(target.pk): first.pk}, {str(source.pk): second.pk}]
 
@@ -592,7 +593,7 @@ def test_dead_letters_are_put_back_at_the_tail_with_no_attempts() -> None:
     queue = make_queue(message_ttl=timedelta(hours=1))
     dead = [message.pk for message in store(queue, State.DEAD, 3, attempts=5)]
     ready = store(queue)[0].pk
-    assert message_operations.put_back("orders", dead[:2]) == 2
+    assert moving.put_back("orders", dead[:2]) == 2
     rows = list(Message.objects.filter(state=State.READY).values_list("id", "origin_id", "attempts"))
     assert rows[0] == (ready, None, 0)
     assert [row[1:] for row in rows[1:]] == [(dead[0], 0), (dead[1], 0)]
@@ -603,7 +604,7 @@ def test_dead_letters_are_put_back_at_the_tail_with_no_attempts() -> None:
 
 def test_a_key_is_kept_by_what_is_put_back() -> None:
     store(make_queue(), State.DEAD, key="a")
-    assert message_operations.put_back("orders") == 1
+    assert moving.put_back("orders") == 1
     assert Message.objects.get().key == "a"
 
 
@@ -611,14 +612,14 @@ def test_a_full_queue_takes_no_dead_letters_back() -> None:
     queue = make_queue(max_length=1)
     store(queue), store(queue, State.DEAD)
     with pytest.raises(QueueFull):
-        message_operations.put_back("orders")
+        moving.put_back("orders")
     assert assert_counts_are_exact(queue).dead == 1
 
 
 def test_a_delayed_message_is_delivered_now() -> None:
     queue = make_queue()
     ids = [message.pk for message in store(queue, State.DELAYED, 2, attempts=1)]
-    assert message_operations.deliver_now("orders", ids[:1]) == 1
+    assert moving.deliver_now("orders", ids[:1]) == 1
     message = Message.objects.get(state=State.READY)
     assert (message.origin_id, message.due_at, message.attempts) == (ids[0], None, 1)
     assert_counts_are_exact(queue)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from queues.operations.messages import put_back
+from tests.queues.moving import put_back
 from tests.waiting import wait_until
 from tests.wire.broker import Database
 from tests.wire.overhop.peer import Peer, change_policy, error_code, make_queue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from queues.operations.messages import put_back
+from tests.queues.moving import put_back
 from tests.waiting import wait_until
 from tests.wire.broker import Database
 from tests.wire.overhop.peer import Peer, make_queue

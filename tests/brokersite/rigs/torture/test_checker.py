@@ -19,12 +19,12 @@ from brokersite.rigs.torture.history import (
     RecordedConnection,
     RunHistory,
     Store,
-    StoredCounts,
     StoredMessage,
     StoredState,
     make_body,
     parse_body,
 )
+from queues.counts import QueueCounts
 
 QUEUE = "q"
 IN_FLIGHT = 2
@@ -77,11 +77,11 @@ class Scene:
         self.store.counts.setdefault(QUEUE, self._counts())
         return sorted(violation.name for violation in check(self.history, self.store, self.rules, IN_FLIGHT))
 
-    def _counts(self) -> StoredCounts:
+    def _counts(self) -> QueueCounts:
         by = {state: sum(m.state is state for m in self.store.messages) for state in StoredState}
         dead = by[StoredState.DEAD] + by[StoredState.DEAD_LEASED]
         rows, settled = len(self.store.messages), len(self.store.archive)
-        return StoredCounts(
+        return QueueCounts(
             by[StoredState.READY], by[StoredState.LEASED], by[StoredState.DELAYED], dead, rows + settled, settled
         )
 
@@ -130,7 +130,7 @@ def test_a_message_that_reached_only_one_of_a_topics_queues_is_lost() -> None:
     scene.publish(0, confirmed=None)
     scene.deliver(0)
     scene.archive(0)
-    scene.store.counts["other"] = StoredCounts()
+    scene.store.counts["other"] = QueueCounts()
     assert scene.names() == ["lost"]
 
 
@@ -167,7 +167,7 @@ def test_a_message_in_a_queue_that_its_producer_does_not_feed_is_unexpected() ->
 def test_an_unknown_queue_is_named() -> None:
     scene = Scene()
     scene.store.messages.append(StoredMessage("elsewhere", MessageId("p", 0), 1, StoredState.DEAD))
-    scene.store.counts[QUEUE] = StoredCounts()
+    scene.store.counts[QUEUE] = QueueCounts()
     assert scene.names() == ["unknown queue"]
 
 
@@ -394,10 +394,10 @@ def test_nothing_is_archived_where_nothing_is_to_be_kept() -> None:
 
 @pytest.mark.parametrize(
     "counts",
-    [StoredCounts(ready=1, published=1, settled=1), StoredCounts(published=2, settled=1)],
+    [QueueCounts(ready=1, published=1, settled=1), QueueCounts(published=2, settled=1)],
     ids=["state", "total"],
 )
-def test_counts_that_differ_from_the_rows_are_wrong(counts: StoredCounts) -> None:
+def test_counts_that_differ_from_the_rows_are_wrong(counts: QueueCounts) -> None:
     scene = Scene()
     scene.whole(0)
     scene.store.counts[QUEUE] = counts
@@ -419,7 +419,7 @@ def test_a_violation_names_queue_and_messages_and_not_too_many() -> None:
     scene = Scene(KILL)
     for sequence in range(20):
         scene.publish(sequence)
-    scene.store.counts[QUEUE] = StoredCounts()
+    scene.store.counts[QUEUE] = QueueCounts()
     (violation,) = check(scene.history, scene.store, scene.rules, IN_FLIGHT)
     assert str(violation) == "lost in q: 20 (p/0, p/1, p/2, p/3, p/4, p/5, p/6, p/7, …)"
 

@@ -21,6 +21,7 @@ from queues.engine.settle.writer import SettlementWriter
 from queues.models import State
 from queues.operations import messages as message_operations
 from queues.operations import queues as queue_operations
+from tests.queues import moving
 from tests.queues.audit.spans import messages_of
 from tests.queues.engine.cluster.test_membership import kill
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
@@ -347,12 +348,12 @@ async def test_operators_stand_in_the_chain_with_what_they_did_to_each_message(e
     (dead,) = await store.until(
         lambda: store.rows("select id from queues_message where queue_id = %s and state = 3", queue), "it is dead"
     )
-    assert await in_django(message_operations.put_back, "orders", [dead["id"]], by="alice") == 1
+    assert await in_django(moving.put_back, "orders", [dead["id"]], by="alice") == 1
     assert await Consumer(buffer).bodies(1) == [b"dies"]
     found = await until_happened(store, "publish", "deliver", "dead-letter", "put-back", "deliver", "settle")
     assert found[3] == ("put-back", found[0][1], "alice", "orders")
     later = [await in_django(api.publish, "orders", b"later", delay=60) for _ in range(4)]
-    assert await in_django(message_operations.deliver_now, "orders", later[:1], by="bob") == 1
+    assert await in_django(moving.deliver_now, "orders", later[:1], by="bob") == 1
     assert await in_django(message_operations.remove_messages, "orders", later[1:2], by="bob") == 1
     assert await in_django(message_operations.move, "orders", "other", [State.DELAYED], 1, by="bob") == 1
     assert await in_django(message_operations.purge, "orders", [State.DELAYED], by="bob") == 1
@@ -399,7 +400,7 @@ async def test_a_purge_that_finds_the_settler_busy_is_recorded_after_the_deliver
 async def test_messages_named_by_an_operator_are_in_the_operators_chain_too(store: Store) -> None:
     store.queue("orders")
     ids = [await in_django(api.publish, "orders", b"x", delay=60) for _ in range(3)]
-    await in_django(message_operations.deliver_now, "orders", ids[:2], by="alice")
+    await in_django(moving.deliver_now, "orders", ids[:2], by="alice")
     await in_django(message_operations.remove_messages, "orders", ids[2:], by="alice")
     await in_django(message_operations.remove_messages, "orders", ids[2:], by="alice")  # it is gone
     await in_django(message_operations.purge, "orders", by="alice")  # names no message
