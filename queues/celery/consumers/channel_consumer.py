@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
 from queues.engine import LocalQueue, Push, PushConsumer, PushRun
+from queues.engine.consume.memory import weight
 
 #: A prefetch count of 0 is no limit. What a worker has in its memory has one all the same.
 WITHOUT_LIMIT = 10_000
@@ -24,8 +25,9 @@ PAUSE, PAUSE_AHEAD = 0.005, 0.01
 #: Seconds between looks at how fast a channel works. It is given ahead what it did between so many of them, if that is
 #: as many as its prefetch count at least. A slow consumer is given none ahead, and they stay free for others.
 PACE, LOOKS = 0.025, 4
-#: Messages that a channel is given ahead, at most.
-MOST_AHEAD = 500
+#: Messages that a channel is given ahead, at most, and their bytes: once there are so many it is given no more. A claim
+#: that is under way then adds what one queue may hold in memory.
+MOST_AHEAD, MOST_AHEAD_BYTES = 500, 16 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -132,6 +134,8 @@ class ChannelConsumer:
         self._ahead_buffer: PrefetchBuffer[Received] | None = None
         #: Messages that may be pushed beyond the prefetch count.
         self.ahead = 0
+        #: Bytes in the buffer when they were last counted, and those pushed since: it has no more.
+        self._ahead_bytes = 0
         self._done = 0
         #: How many were done between the last looks.
         self._lately: deque[int] = deque(maxlen=LOOKS)
@@ -175,6 +179,7 @@ class ChannelConsumer:
     def pushed(self, consumer: QueueConsumer, received: list[Received]) -> None:
         """Messages were pushed to one of the consumers: there is less for all of them."""
         self._outstanding += len(received)
+        self._ahead_bytes += _bytes(received)
         self._receive(received)
         for each in self._consumers:
             each.set_credits(0)
@@ -223,6 +228,13 @@ class ChannelConsumer:
     def _free(self) -> int:
         return max(0, self._most - self._outstanding)
 
+    @property
+    def _is_heavy(self) -> bool:
+        """Whether the messages ahead have as many bytes as they may."""
+        if self._ahead_bytes >= MOST_AHEAD_BYTES and self._ahead_buffer is not None:
+            self._ahead_bytes = _bytes(tuple(self._ahead_buffer.items))  # a copy: the other thread takes messages off
+        return self._ahead_bytes >= MOST_AHEAD_BYTES
+
     def _grant_in(self, seconds: float) -> None:
         if self._timer is None:
             self._timer = self._loop.call_later(seconds, self._grant)
@@ -233,5 +245,12 @@ class ChannelConsumer:
             self._timer.cancel()
             self._timer = None
         self._consumers = self._consumers[1:] + self._consumers[:1]
+        heavy = self._is_heavy
         for consumer in tuple(self._consumers):
-            consumer.set_credits(max(0, self._free - self.ahead) if consumer.takes_places else self._free)
+            none_ahead = heavy or consumer.takes_places
+            consumer.set_credits(max(0, self._free - self.ahead) if none_ahead else self._free)
+
+
+def _bytes(messages: Iterable[Received]) -> int:
+    """The bytes of messages, as memory counts them."""
+    return sum(weight(received.push[1:]) for received in messages)

@@ -122,12 +122,12 @@ class ConnectionPublisher:
             plans = [self._plan(row.queue) for row in rows]
             if not all(plan.plain for plan in plans):
                 return self._publish(rows)
-            version, announce = min(plan.version for plan in plans), self._announces(plans)
+            version = min(plan.version for plan in plans)
             if len(rows) == 1:
-                values = _values(rows[0], plans[0])
-                stored = self._database.query("store_one", version=version, announce=announce, **values)
+                stored = self._database.query("store_one", version=version, **_values(rows[0], plans[0]))
             else:
-                stored = self._database.query("store", version=version, announce=announce, **_columns(rows, plans))
+                columns = _columns(rows, plans)
+                stored = self._database.query("store", version=version, announce=self._announces(plans), **columns)
             if stored:
                 break
             self._plans.clear()  # the topology has moved on

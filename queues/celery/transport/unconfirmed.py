@@ -28,16 +28,18 @@ from queues.engine.message import ROWS_PER_STATEMENT
 logger = logging.getLogger(__name__)
 
 MOST = 10_000
-#: Messages that may wait while the database is there. A caller that goes on and on leaves the thread so little of the
-#: interpreter that it would store nothing until the caller is done; it is held up here instead, with workers fed.
-MOST_AHEAD = 500
+#: Messages that may wait while the database is there: a caller that is quicker than the database is held up, and leaves
+#: the processors to the database and the workers.
+MOST_AHEAD = 200
 #: Seconds in which messages are gathered, unless there are many: one statement for several costs all less.
-GATHER, MANY = 0.002, 500
+GATHER, MANY = 0.002, 100
 #: The same while messages come fast: when there were so many the last time.
 GATHER_FAST, FAST = 0.005, 4
-#: Seconds for which a caller leaves the interpreter to the thread while workers may wait for the first messages: the
-#: thread asks for it some ten times until they are stored, and a busy caller would keep it for 5 ms each time.
-YIELD = 0.00005
+#: Seconds for which a caller leaves the interpreter to the thread, once in so many seconds while messages wait, and at
+#: each call until the first are stored, which the thread needs the interpreter some ten times for. A thread that waits
+#: for the interpreter asks for it when its owner has not let go of it for 5 ms. A busy caller lets go for a microsecond
+#: at each random number: the thread would wait until the caller is held up, a tenth of a second.
+YIELD, OFTEN = 0.00005, 0.002
 FIRST_RETRY, LONGEST_RETRY = 0.05, 2.0
 #: Seconds that the end of a connection or of the process waits for the database.
 PATIENCE = 10.0
@@ -60,6 +62,8 @@ class UnconfirmedPublisher:
         self._stored = 0
         #: Whether the thread is about to store the first messages after a pause.
         self._first = True
+        #: When a caller last left the interpreter to it.
+        self._yielded = 0.0
         self._away = False
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -80,8 +84,9 @@ class UnconfirmedPublisher:
                 self._thread.start()
             if not waiting:
                 self._changed.notify_all()
-        if waiting and self._first and not self._away:
+        if waiting and not self._away and (self._first or time.monotonic() - self._yielded > OFTEN):
             time.sleep(YIELD)
+            self._yielded = time.monotonic()
 
     def flush(self) -> None:
         """Wait until what was published before is stored. Raises DatabaseUnavailable when it takes too long."""
@@ -141,7 +146,7 @@ class UnconfirmedPublisher:
         with self._changed:
             self._storing = 0
             self._changed.notify_all()
-            self._first = not self._rows
+            self._first = self._stored == 0 or not self._rows
             while not self._rows:
                 if self._stopping:
                     return False

@@ -8,10 +8,29 @@ from typing import Any, cast
 
 import pytest
 
-from queues.celery.consumers.channel_consumer import LOOKS, MOST_AHEAD, PACE, ChannelConsumer, Received
+from queues.celery.consumers.channel_consumer import (
+    LOOKS,
+    MOST_AHEAD,
+    MOST_AHEAD_BYTES,
+    PACE,
+    ChannelConsumer,
+    QueueConsumer,
+    Received,
+)
 from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
+from queues.engine import LocalQueue, Push
 
 PREFETCH = 8
+
+
+class Credits(QueueConsumer):
+    """A consumer that notes its credits."""
+
+    given = 0
+    takes_places = False
+
+    def set_credits(self, credits: int) -> None:
+        self.given = credits
 
 
 class Timers:
@@ -78,3 +97,25 @@ def test_a_channel_that_pauses_is_given_none_ahead_any_more(channel: ChannelCons
     assert channel.ahead == 0
     look(channel, PREFETCH - 1)
     assert channel.ahead == 0  # what it did before its pause counts no more
+
+
+def test_a_channel_that_has_many_bytes_ahead_is_given_no_more_than_its_prefetch_count(channel: ChannelConsumer) -> None:
+    buffer = PrefetchBuffer[Received](lambda: None)
+    channel.read_ahead_into(buffer)
+    channel._receive = buffer.put
+    consumer = Credits(channel, "tag", "orders")
+    channel._consumers = [consumer]
+    for _ in range(LOOKS):
+        look(channel, 25)
+    assert channel.ahead == 100
+    large = Received(consumer, cast(LocalQueue, None), Push(1, 1, bytes(MOST_AHEAD_BYTES // 4), 0, None))
+
+    channel.pushed(consumer, [large] * 3)
+    channel._grant()
+    assert consumer.given == PREFETCH + 100 - 3
+    channel.pushed(consumer, [large])
+    channel._grant()
+    assert consumer.given == PREFETCH - 4
+    buffer.get()
+    channel._grant()
+    assert consumer.given == PREFETCH + 100 - 4

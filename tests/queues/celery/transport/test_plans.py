@@ -19,7 +19,7 @@ TOUCHES_MESSAGES: dict[str, dict[str, Any]] = {
     },
     "store_one": {
         "version": 0, "queue": 1, "body": b"", "key": "k", "headers": "{}", "delay": 0.0, "ttl": None, "priority": 0,
-        "content": 2, "announce": False,
+        "content": 2,
     },
 }  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -481,6 +482,17 @@ def test_without_confirms_engines_are_told_of_every_queue_once(
     assert list(tables.connection.notifies(timeout=0)) == []
 
 
+def test_without_confirms_a_message_alone_is_announced_when_it_is_stored(connect: Connect, tables: Tables) -> None:
+    database = StoreConnection(conninfo(connect()), 5, durable=False)
+    queue = StoredQueue.objects.create(name="orders").pk
+    tables.connection.execute("listen fivewire")
+    ConnectionPublisher(database, Declared()).publish([MessageRow("orders", b"{}", "{}")])
+    [told] = [json.loads(heard.payload) for heard in tables.connection.notifies(timeout=60, stop_after=1)]
+    [stored] = tables.rows("select id from queues_message")
+    assert told == {"ready": {str(queue): stored["id"]}, "followed": True}
+    database.close()
+
+
 def test_without_confirms_messages_that_come_fast_are_stored_many_at_a_time(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -522,7 +534,7 @@ def test_without_confirms_what_comes_while_the_thread_connects_is_stored_with_th
     assert len(bodies(tables)) == 20
 
 
-def test_without_confirms_a_caller_leaves_the_thread_its_turn_until_the_first_messages_are_stored(
+def test_without_confirms_a_caller_leaves_the_thread_its_turn_often_until_the_first_messages_are_stored(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left: list[float] = []
@@ -532,14 +544,24 @@ def test_without_confirms_a_caller_leaves_the_thread_its_turn_until_the_first_me
     rows = [MessageRow("orders", b"{}", "{}")]
     publisher.publish(rows)
     assert left == []  # it may be the only one
-    publisher.publish(rows)
-    assert left == [unconfirmed.YIELD]
+    assert publisher._wait_for_rows()  # none is stored: they are the first ones still
+    for _ in range(2):
+        publisher.publish(rows)
+    assert left == 2 * [unconfirmed.YIELD]
     publisher._away = True
     publisher.publish(rows)
     publisher._away = False
+    assert len(publisher._take()) == 4
+    publisher.publish(rows)
     assert publisher._wait_for_rows()  # they are not the first ones any more
+    del left[:]
+    publisher._yielded = math.inf  # a moment ago
+    publisher.publish(rows)
+    assert left == []
+    publisher._yielded = -math.inf  # long ago
     publisher.publish(rows)
     assert left == [unconfirmed.YIELD]
+    assert publisher._yielded > 0
     publisher._thread = None
 
 
