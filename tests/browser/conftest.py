@@ -55,5 +55,5 @@ def operator(transactional_db: None, live_server: LiveServer, browser: webdriver
     browser.find_element(By.NAME, "username").send_keys("admin")
     browser.find_element(By.NAME, "password").send_keys("password")
     browser.find_element(By.CSS_SELECTOR, "[type=submit]").click()
-    WebDriverWait(browser, 20).until(seen.text_to_be_present_in_element((By.ID, "site-name"), "Fivewire"))
+    WebDriverWait(browser, 20).until(seen.presence_of_element_located((By.ID, "logout-form")))  # not on the login page
     return browser
