@@ -149,12 +149,16 @@ def _publish(count: int, producers: int, environment: dict[str, str]) -> tuple[f
         return min(began), max(ended)
 
 
-def _wait(ran: Path, count: int) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while ran.stat().st_size < count * BYTES:
-        if time.monotonic() > deadline:
-            raise BenchError(f"after {PATIENCE:g} s {ran.stat().st_size // BYTES} of {count} tasks have run")
+def _wait(ran: Path, count: int) -> tuple[float, int]:
+    """Wait until so many tasks have run; returns the time of the last look at which they had not, and how many had."""
+    looked, before = time.monotonic(), 0
+    deadline = looked + PATIENCE
+    while (done := ran.stat().st_size // BYTES) < count:
+        looked, before = time.monotonic(), done
+        if looked > deadline:
+            raise BenchError(f"after {PATIENCE:g} s {done} of {count} tasks have run")
         time.sleep(0.002)
+    return looked, before
 
 
 def _wait_idle(broker: str) -> None:
@@ -167,8 +171,7 @@ def _wait_idle(broker: str) -> None:
 
 
 def _pace(ran: Path, count: int) -> float:
-    """Tasks a second, from when a tenth is done: until then the worker starts."""
-    _wait(ran, count // 10)
-    done, began = ran.stat().st_size // BYTES, time.monotonic()
+    """Tasks a second, from just before a tenth is done: until then the worker starts."""
+    began, done = _wait(ran, count // 10)
     _wait(ran, count)
     return (count - done) / (time.monotonic() - began)
