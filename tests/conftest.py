@@ -136,7 +136,8 @@ def pytest_runtest_makereport(
     """Show beside a failure the last words of the processes that run at that moment: theirs may be the cause."""
     report = yield
     for process in tuple(Process.RUNNING) if report.failed else ():
-        report.sections.append((f"{type(process).__name__} {process.process.pid}", process.log[-3000:]))
+        said = "\n".join(line[:300] for line in process.log.splitlines())  # hostile clients have long ones logged
+        report.sections.append((f"{type(process).__name__} {process.process.pid}", said[-6000:]))
     return report
 
 
