@@ -9,6 +9,7 @@ from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.migrations.recorder import MigrationRecorder
 from django.db.utils import OperationalError
 
 from queues.database import DJANGO_SESSION
@@ -17,6 +18,9 @@ from queues.settings import problems
 
 #: Characters.
 SHORTEST_SECRET = 32
+
+#: The second and the last migration of the development versions: all of them together make the tables of today's 0001.
+DEVELOPMENT: Final = ("0002_engine", "0047_rotation_knows_rows")
 
 #: Server settings without which a crash loses commits.
 SAFETY: Final = ("fsync", "full_page_writes")
@@ -71,6 +75,27 @@ def check_database_sessions(
         for name, value in DJANGO_SESSION.items()
         if found and found[name] not in (value, "remote_apply")
     ]
+
+
+@register(Tags.database)
+def check_tables(
+    app_configs: Apps, databases: Sequence[str] | None = None, **kwargs: Any
+) -> Iterator[CheckMessage]:
+    """fivewire.E006: the tables are not of an early development version, from which no migration leads on."""
+    connection = connections[DEFAULT_DB_ALIAS]
+    if DEFAULT_DB_ALIAS not in (databases or ()) or connection.vendor != "postgresql":
+        return
+    try:
+        applied = MigrationRecorder(connection).applied_migrations()
+    except OperationalError:
+        return  # the command that needs the database reports it
+    first, last = (("queues", name) for name in DEVELOPMENT)
+    if first in applied and last not in applied:
+        yield Error(
+            "The tables are of a development version before 0.1.0, which today's migrations do not know.",
+            hint=f"Apply the migrations of a version that has {last[1]} first, or begin with an empty database.",
+            id="fivewire.E006",
+        )
 
 
 def _settings(databases: Sequence[str] | None, names: list[str]) -> dict[str, str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -21,7 +19,6 @@ from tests.queues.segments import ArchiveRow, Range, Segment, archive_rows
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, 890123, UTC)
 SECOND = timedelta(seconds=1)
-MIGRATION = "queues.migrations.0026_archived_segments"
 
 pytestmark = pytest.mark.django_db
 
@@ -148,51 +145,6 @@ def test_a_day_has_partitions_again_when_one_of_its_two_is_missing() -> None:
             cursor.execute(f"drop table {name}_{NOW:%Y%m%d}")
             cursor.execute("select queues_make_archive_partitions(%s, 1)", [NOW.date()])
             assert cursor.fetchone() == (1,)
-
-
-def test_the_migration_keeps_every_message_there_and_back() -> None:
-    row = ArchiveRow(1, 1, 2, 3, 4, 5, NOW, NOW, NOW, 6)
-    row.store()
-    segment = Segment(4096, 1, [1, 2, 3], [Range(0, 0, 7, NOW), Range(2, 2, None, None)], NOW, NOW, 8)
-    segment.store()
-    expected = [row, *segment.messages()]
-    with connection.cursor() as cursor:
-        cursor.execute("grant select on queues_archivedmessage to pg_monitor")
-        cursor.execute("select id, xid from queues_archive order by id")
-        xids = cursor.fetchall()
-        for migrate in (backwards, forwards, backwards, forwards):
-            migrate()
-            assert archive_rows() == expected
-            cursor.execute("select id, xid from queues_archive order by id")
-            assert cursor.fetchall() == xids
-            cursor.execute("select relkind from pg_class where oid = 'queues_archive'::regclass")
-            assert cursor.fetchone() == ("v" if migrate is forwards else "p",)
-        cursor.execute("select count(*) from queues_archivedsegment")
-        assert cursor.fetchone() == (0,)
-        cursor.execute("select has_table_privilege('pg_monitor', 'queues_archive', 'select')")
-        assert cursor.fetchone() == (True,)
-        cursor.execute("select queues_make_archive_partitions(%s, 1)", [NOW.date()])
-        segment.store()
-        assert len(archive_rows()) == 5
-
-
-def forwards() -> None:
-    with migrating() as (operations, editor):
-        for operation in operations:
-            operation.database_forwards("queues", editor, None, None)
-
-
-def backwards() -> None:
-    with migrating() as (operations, editor):
-        for operation in reversed(operations):
-            operation.database_backwards("queues", editor, None, None)
-
-
-@contextmanager
-def migrating() -> Iterator[tuple[list[Any], Any]]:
-    """The migration's operations, in a transaction."""
-    with connection.schema_editor(atomic=True) as editor:
-        yield importlib.import_module(MIGRATION).Migration.operations, editor
 
 
 def plan_of(sql: str, parameters: Any = ()) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.core.checks import run_checks
 from django.db import connection
+from django.db.migrations.recorder import MigrationRecorder
 
 from queues import checks
 
@@ -71,6 +72,17 @@ def test_an_old_or_unsafe_server_is_an_error(
     connected_to(monkeypatch, OtherDatabase(row=row))
     assert ids(checks.check_database_server(None, ["default"])) == found
     assert list(checks.check_database_server(None, None)) == []
+
+
+@pytest.mark.django_db
+def test_tables_of_an_early_development_version_are_refused_in_words() -> None:
+    recorder = MigrationRecorder(connection)
+    first, last = checks.DEVELOPMENT
+    recorder.record_applied("queues", first)
+    [found] = checks.check_tables(None, ["default"])
+    assert (found.id, last in str(found.hint)) == ("fivewire.E006", True)
+    recorder.record_applied("queues", last)
+    assert list(checks.check_tables(None, ["default"])) == []
 
 
 def test_a_short_secret_is_warned_of(settings: Any) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from itertools import pairwise
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -122,25 +120,6 @@ class TestReaders:
         assert outcome.finding is not None
         assert (outcome.ok, outcome.finding.seq) == (False, 1)
 
-    def test_the_index_is_made_beside_rows_and_again_after_a_cut(self) -> None:
-        migration: Any = import_module("queues.migrations.0037_audit_spans")
-        schema_editor = SimpleNamespace(connection=connection)
-        record(("publish", "100-199"))
-        migration.drop_index(None, schema_editor)
-        migration.add_index(None, schema_editor)
-        migration.add_index(None, schema_editor)
-        record(("deliver", "100-199"))
-        assert len(rows(get_chain(CHAIN), "150", 9)) == 2
-        with connection.cursor() as cursor:
-            cursor.execute(migration.PARTITIONS)
-            partitions = [name for (name,) in cursor.fetchall()]
-            cursor.execute(
-                "select relname, indisvalid, inhparent is not null from pg_index join pg_class c on c.oid = indexrelid"
-                " left join pg_inherits on inhrelid = c.oid where relname ~ 'audit_.*span$' order by 1"
-            )
-            expected = [("audit_span", True, False), *((f"{name}_span", True, True) for name in partitions)]
-            assert sorted(cursor.fetchall()) == sorted(expected)
-
     @pytest.mark.parametrize("analyzed", [False, True])
     def test_the_search_reads_the_index_of_such_rows_alone(self, analyzed: bool) -> None:
         append("peerbus", [AuditEvent("deliver", f"m{n}", "bob", "alice") for n in range(3000)])
@@ -154,7 +133,7 @@ class TestReaders:
         assert [row.record_id for row in found] == ["150000-150099"]
         for shown in (found, found.filter(chain=get_chain(CHAIN)).order_by("-chain", "-seq")[:9]):
             plan = shown.explain()
-            assert f"{used}_span" in plan
+            assert f"{used}_queues_audit_first_idx" in plan
             assert f"Seq Scan on {used}" not in plan
 
 

@@ -1,3 +1,0 @@
-drop trigger periodic_job_announces_change on queues_periodicjob;
-drop trigger periodic_job_announces_itself on queues_periodicjob;
-alter table queues_worker drop constraint queues_worker_node;

@@ -1,1 +1,0 @@
-drop function queues_notify_interest(text, integer[], integer);

@@ -1,1 +1,0 @@
-drop trigger bulk_operation_announces_itself on queues_bulkoperation;

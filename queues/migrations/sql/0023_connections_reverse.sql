@@ -1,2 +1,0 @@
-alter table queues_connectiontotal drop constraint queues_connectiontotal_node;
-alter table queues_connection drop constraint queues_connection_node;

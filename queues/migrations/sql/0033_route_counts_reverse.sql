@@ -1,1 +1,0 @@
-alter table queues_routecount drop constraint queues_routecount_route;
