@@ -52,8 +52,8 @@ class LocalNode:
         return 1 + self.slot % SLOTS
 
     def trust_from(self, asked: float) -> bool:
-        """The server answered a question of this time. Returns whether the trust had ended by then."""
-        ended, self.trusted_until = asked > self.trusted_until, asked + TRUSTED
+        """The server has answered a question of this time. Returns whether the trust had ended before the answer."""
+        ended, self.trusted_until = time.monotonic() > self.trusted_until, asked + TRUSTED
         return ended
 
     def silent_for(self, time: float, awake_since: float) -> float:

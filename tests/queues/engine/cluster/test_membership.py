@@ -642,6 +642,33 @@ async def test_deliveries_held_back_by_a_slow_database_are_made_when_it_answers(
     assert await Consumer(buffer).bodies(1) == [b"2"]
 
 
+async def test_deliveries_are_made_also_when_the_trust_ended_while_the_database_took_its_time_to_answer(
+    engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.queue("orders")
+    buffer = await engine.queue("orders")
+    await Producer(engine).publish("orders", b"1", b"2")
+    assert await Consumer(buffer).bodies(1) == [b"1"]
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def answer_late(connection: Any) -> list[int]:
+        asked.set()
+        await answer.wait()
+        return []
+
+    monkeypatch.setattr(nodes, "dead_nodes", answer_late)
+    await asked.wait()
+    engine.fetcher.node.trusted_until = monotonic()  # which is after the question
+    waiting = Waiting()
+    buffer.wait(waiting)
+    assert not waiting.delivered.done()
+    answer.set()
+    async with asyncio.timeout(PATIENCE):
+        delivery = await waiting.delivered
+    assert delivery is not None
+    assert delivery[1] == b"2"
+
+
 async def test_a_change_of_a_queue_whose_policy_is_just_being_read_is_obeyed(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
