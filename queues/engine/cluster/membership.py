@@ -1,7 +1,7 @@
 """A node's life, told to the others: it is registered under an advisory lock that dies with its session, and shows four
 times a second that it works.
 
-The same look finds the nodes that have died, for the reaper, and ends what frozen ones hold others up with.
+The same look finds the nodes that have died, for the reaper. Each second what frozen ones hold others up with is ended.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
 from queues.engine.statements import statement
 
-#: Seconds between two shows of life.
+#: Seconds between two shows of life, and between two looks for frozen processes.
 LIVENESS = 0.25
+LOOK = 1.0
 #: Seconds that a process may leave a transaction open without a word; those that it may when the transaction is that
 #: old already, since it had to wait for a lock; and the connections that make them.
 FROZEN = 10.0
@@ -58,6 +59,7 @@ class Liveness:
 
     async def run(self, connection: Connection) -> None:
         """Show it for ever; ends by an exception when the connection is lost."""
+        looked = -LOOK
         while True:
             asked = now()
             dead = await dead_nodes(connection)
@@ -65,6 +67,8 @@ class Liveness:
                 for queue in self._local_queues.values():
                     queue.dispatch()
             self._reaper.found(dead)
-            self._counts.silent_nodes += await end_silent(connection)
-            await connection.execute(statement("end_frozen"), {"names": WRITING, "patience": FROZEN, "held": HELD})
+            if asked - looked >= LOOK:
+                looked = asked
+                self._counts.silent_nodes += await end_silent(connection)
+                await connection.execute(statement("end_frozen"), {"names": WRITING, "patience": FROZEN, "held": HELD})
             await asyncio.sleep(LIVENESS)
