@@ -19,8 +19,7 @@ from hydra.admin.timeline import timeline_context
 from hydra.admin.view import EMPTY, JOINED, NodeView, electorate_of, moment, vote_of
 from hydra.models import Link, Node
 from hydra.notifications import CommandAction
-from queues.admin.confirm import confirm_page, confirmed
-from queues.admin.recorded import FixedAdmin, object_action, object_page, operator
+from queues.admin.recorded import FixedAdmin, confirm_page, confirmed, object_action, object_page, operator
 from queues.operations import audit_log
 from queues.times import relative
 

@@ -14,11 +14,10 @@ from django.utils.safestring import SafeString
 
 from queues.admin.charts import format_number, format_rate, format_size
 from queues.admin.columns import anchor, column, moment
-from queues.admin.confirm import GONE, confirm_page, confirmed
 from queues.admin.filters import ChoiceFilter
 from queues.admin.keyset import KeysetAdmin, KeysetChangeList
 from queues.admin.links import page_of
-from queues.admin.recorded import object_action, operator
+from queues.admin.recorded import GONE, confirm_page, confirmed, object_action, operator
 from queues.engine.clients import LATEST, MOST_LISTED
 from queues.errors import BrokerError
 from queues.models import Connection

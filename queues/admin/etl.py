@@ -11,9 +11,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonRes
 from django.shortcuts import get_object_or_404
 from django.utils.html import format_html
 
-from queues.admin.confirm import confirm_page, confirmed
 from queues.admin.etl_columns import RunColumns, page, progress_html
-from queues.admin.recorded import ReadOnlyAdmin, demand, object_action, object_page, operator
+from queues.admin.recorded import ReadOnlyAdmin, confirm_page, confirmed, demand, object_action, object_page, operator
 from queues.etl import runs, schedules
 from queues.etl.options import RunOptions, default_output
 from queues.models import EtlRun
