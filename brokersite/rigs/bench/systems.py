@@ -63,7 +63,7 @@ class System(NamedTuple):
     def measure(self, name: str, plan: MeasurementPlan) -> Figures:
         """One measurement. Raises BenchError."""
         with self.drive(plan.subscribers if name == "fanout" else 1) as driver:
-            return MEASURES[name](driver, plan, self.meter.read)
+            return MEASURES[name](driver, plan, self.meter)
 
 
 def open_system(stack: ExitStack, words: str, plan: MeasurementPlan, reach: Deployment, scratch: Path) -> System:
