@@ -129,10 +129,10 @@ def confirm_page(
 
 def row_action(
     do: Callable[[Any], object], description: str, event: str, log: str, permission: str = "change", question: str = "",
-    button: str = "",
+    button: str = "", detail: Callable[[Any], str] = lambda row: "",
 ) -> Callable[..., HttpResponse | None]:  # fmt: skip
     """An action of a list that does something to each row, in a transaction of its own; after the question, if there is
-    one. `event` is its name in the record, `log` tells that it is done."""
+    one. `event` is its name in the record, with a `detail`; `log` tells that it is done."""
 
     @admin.action(description=description, permissions=[permission])
     def act(self: RecordedAdmin, request: HttpRequest, queryset: Iterable[Any]) -> HttpResponse | None:
@@ -141,9 +141,9 @@ def row_action(
             return confirm_page(self, request, question, self.lines_of(request, chosen), button, chosen)
         for obj in chosen:
             with self.attempt(request, f"{obj}: ") as done:
-                do(obj)
-                self.log_done(request, obj, event, f"{log}.")
+                self.log_done(request, obj, event, f"{log}.", detail(obj))
                 done.append(f"{log} {obj}.")
+                do(obj)
         return None
 
     return act
