@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from brokersite.rigs.bench.columns import Verified, positions, verify
 from brokersite.rigs.bench.drivers import FanoutDriver, RunDriver
 from brokersite.rigs.bench.errors import BenchError, MeasurementOverdue
-from brokersite.rigs.bench.processes import LoadProcess, LoadProgress, StopCondition, run
+from brokersite.rigs.bench.processes import LINGER, LoadProcess, LoadProgress, run
 from brokersite.rigs.bench.stream import PATIENCE
 from brokersite.rigs.bench.subscribers import Subscribed, subscribe
 from brokersite.rigs.bench.usage import CpuMeter
@@ -144,26 +144,25 @@ def consume(driver: RunDriver, index: int, progress: LoadProgress) -> Consumed:
     """Take and acknowledge until all is there."""
     consumer = driver.consumer(index)
     progress.begin()
-    ending, columns, times, counts = StopCondition(progress), [], [], []
+    columns, times, counts = [], [], []
     used = time.process_time()
-    started = settled = time.monotonic()
+    started = settled = last = time.monotonic()
     dirty = False
-    while True:
+    while time.monotonic() - last <= (LINGER if progress.is_complete() else PATIENCE):
         column = consumer.receive(_WAIT)
         if column:
             count = len(column) // 8
             columns.append(column)
-            times.append(time.monotonic())
+            times.append(last := time.monotonic())
             counts.append(count)
             progress.received[index] += count
             dirty = True
         elif dirty and progress.is_complete():
             consumer.settle()
             settled, dirty = time.monotonic(), False
-        if ending.has_come(len(column)):
-            consumed = Consumed(b"".join(columns), started, settled, time.process_time() - used, times, counts)
-            progress.end()
-            return consumed
+    consumed = Consumed(b"".join(columns), started, settled, time.process_time() - used, times, counts)
+    progress.end()
+    return consumed
 
 
 def produce_at_rate(driver: RunDriver, index: int, plan: MeasurementPlan, progress: LoadProgress) -> Produced:

@@ -100,22 +100,6 @@ class LoadProgress:
         return all(self.finished) and self.consumed() >= sum(self.sent)
 
 
-class StopCondition:
-    """Tells a consumer when to stop: all is received and LINGER over, or nothing has come for PATIENCE."""
-
-    def __init__(self, progress: LoadProgress) -> None:
-        self._progress = progress
-        self._last = time.monotonic()
-
-    def has_come(self, count: int) -> bool:
-        """To be called after each read with the number of messages; True when it is time to stop."""
-        now = time.monotonic()
-        if count:
-            self._last = now
-            return False
-        return now - self._last > (LINGER if self._progress.is_complete() else PATIENCE)
-
-
 def run(jobs: Sequence[LoadProcess], seconds: float) -> list[Any]:
     """Run each job in a process of its own; the results, in order.
 
