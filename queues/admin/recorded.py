@@ -137,7 +137,9 @@ def row_action(
     @admin.action(description=description, permissions=[permission])
     def act(self: RecordedAdmin, request: HttpRequest, queryset: Iterable[Any]) -> HttpResponse | None:
         chosen = list(queryset)
-        if question and not confirmed(request):
+        if not chosen:
+            self.message_user(request, GONE, messages.WARNING)
+        elif question and not confirmed(request):
             return confirm_page(self, request, question, self.lines_of(request, chosen), button, chosen)
         for obj in chosen:
             with self.attempt(request, f"{obj}: ") as done:

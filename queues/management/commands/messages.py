@@ -80,18 +80,12 @@ class Command(SubcommandCommand):
         self.ask(f"{action.label.capitalize()}: {count} messages ({plan.criteria})?", options["yes"])
         operation = bulk.start(plan, shell_operator(), found.count if found.complete else None)
         with progress(self.stderr, "done") as show:
-            while bulk.step(operation.pk):
+            while operation.state == BulkState.RUNNING:
+                more = bulk.step(operation.pk)
                 operation.refresh_from_db()
                 show(operation.done)
-        self._wait(operation)
-
-    def _wait(self, operation: BulkOperation) -> None:
-        """Say how an operation has ended; a node may have done its last steps, and be at one."""
-        while True:
-            operation.refresh_from_db()
-            if operation.state != BulkState.RUNNING:
-                break
-            time.sleep(min(bulk.run_pending(), bulk.BUSY))
+                if not more and operation.state == BulkState.RUNNING:  # a node is at it
+                    time.sleep(bulk.BUSY)
         text = f"{operation.done:,} done, {operation.skipped:,} left alone"
         if operation.state != BulkState.DONE:
             raise CommandError(f"{operation.state}: {operation.error or 'by an operator'} ({text})", returncode=REFUSED)
