@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -39,7 +39,7 @@ class Program:
     name: str
     arguments: Sequence[str]
     addresses: Sequence[HostPort] = ()
-    answers: Callable[[], Awaitable[None]] | None = None
+    answers: Callable[[], Coroutine[None, None, None]] | None = None
     ending: int = signal.SIGTERM
     process: asyncio.subprocess.Process | None = field(default=None, init=False)
 
@@ -84,7 +84,7 @@ class ProcessSupervisor:
         """
         self._keepers = [asyncio.create_task(self._keep(program)) for program in self.programs]
         accepting = [asyncio.create_task(_accepts(a)) for program in self.programs for a in program.addresses]
-        accepting += [asyncio.create_task(_answers(p.answers)) for p in self.programs if p.answers is not None]
+        accepting += [asyncio.create_task(p.answers()) for p in self.programs if p.answers is not None]
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 waiting: set[asyncio.Task[None]] = set(accepting)
@@ -172,10 +172,6 @@ async def _accepts(address: HostPort) -> None:
             with suppress(OSError):
                 await writer.wait_closed()
             return
-
-
-async def _answers(answers: Callable[[], Awaitable[None]]) -> None:
-    await answers()
 
 
 def _ended(code: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.contrib import admin
@@ -19,8 +19,7 @@ from hydra.admin.timeline import timeline_context
 from hydra.admin.view import EMPTY, JOINED, NodeView, electorate_of, moment, vote_of
 from hydra.models import Link, Node
 from hydra.notifications import CommandAction
-from queues.admin.confirm import confirm_page, confirmed
-from queues.admin.recorded import FixedAdmin, object_action, object_page, operator
+from queues.admin.recorded import FixedAdmin, confirm_page, confirmed, object_action, object_page, operator, row_action
 from queues.operations import audit_log
 from queues.times import relative
 
@@ -177,23 +176,11 @@ class HydraNodeAdmin(FixedAdmin):
             self.log_done(request, node, name, done[0], "" if number is None else asked.line.format(**words))
         return HttpResponseRedirect(reverse("admin:hydra_node_change", args=[node.pk]))
 
-    def delete_view(
-        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        answer: HttpResponse = self._forget_view(request, id=object_id)
-        return answer
+    def lines_of(self, request: HttpRequest, objects: Sequence[Any]) -> list[str]:
+        return [f"{node}: {self.state(node)}, vote {vote_of(node)}, last seen {self.seen(node)}" for node in objects]
 
-    _forget_view = object_action("forget_selected", "delete", to_list=True)
-
-    @admin.action(description="Forget", permissions=["delete"])
-    def forget_selected(self, request: HttpRequest, queryset: Iterable[Any]) -> HttpResponse | None:
-        nodes = list(queryset)
-        if not confirmed(request):
-            lines = [f"{node}: {self.state(node)}, vote {vote_of(node)}, last seen {self.seen(node)}" for node in nodes]
-            return confirm_page(self, request, FORGET, lines, "Yes, forget", nodes)
-        for node in nodes:
-            with self.attempt(request) as done:
-                self.log_done(request, node, "forget", "Forgot the node.", f"voter {node.voter}, term {node.term}")
-                operations.forget_node(node)
-                done.append(f"Forgot {node}.")
-        return None
+    forget_selected = row_action(
+        operations.forget_node, "Forget", "forget", "Forgot", "delete", FORGET, "Yes, forget",
+        lambda node: f"voter {node.voter}, term {node.term}",
+    )  # fmt: skip
+    deletion_page = object_action("forget_selected", "delete", to_list=True)

@@ -29,24 +29,20 @@ class BulkOperationAdmin(KeysetAdmin):
     change_form_template = "admin/queues/bulk_change_form.html"
     pages = {"cancel": "<int:id>/cancel/"}
 
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return request.user.has_perm("queues.view_message")
-
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Viewers of messages may view bulk operations on them."""
         return request.user.has_perm("queues.view_message")
 
     def object_context(self, request: HttpRequest, object_id: str) -> dict[str, Any]:
-        operation = self.get_object(request, object_id)
-        running = may_cancel = False
-        audit = progress = ""
-        if operation is not None:
-            audit = operators_address(operation)
-        if operation is not None and operation.state == BulkState.RUNNING:
+        if (operation := self.get_object(request, object_id)) is None:
+            return {}
+        if running := operation.state == BulkState.RUNNING:
             bulk.local_runner.wake()  # also after a restart of the site, where no listener goes on with it
-            running, may_cancel = True, may_operate(request, operation.action)
-            progress = f"{operation.done + operation.skipped:,} of {operation.expected or 0:,}"
-        return {"running": running, "may_cancel": may_cancel, "audit": audit, "progress": progress}
+        return {
+            "running": running, "may_cancel": running and may_operate(request, operation.action),
+            "audit": operators_address(operation),
+            "progress": f"{operation.done + operation.skipped:,} of {operation.expected or 0:,}",
+        }  # fmt: skip
 
     @object_page("view")
     def cancel_view(self, request: HttpRequest, operation: BulkOperation) -> HttpResponse:

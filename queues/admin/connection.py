@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django.contrib import admin, messages
-from django.http import HttpRequest, HttpResponse
+from django.contrib import admin
+from django.http import HttpRequest
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from queues.admin.charts import format_number, format_rate, format_size
+from queues.admin.charts import format_rate, format_size
 from queues.admin.columns import anchor, column, moment
-from queues.admin.confirm import GONE, confirm_page, confirmed
 from queues.admin.filters import ChoiceFilter
 from queues.admin.keyset import KeysetAdmin, KeysetChangeList
 from queues.admin.links import page_of
-from queues.admin.recorded import object_action, operator
+from queues.admin.recorded import object_action, row_action
 from queues.engine.clients import LATEST, MOST_LISTED
-from queues.errors import BrokerError
 from queues.models import Connection
 from queues.operations import connections as operations
 from queues.reach import Protocol
@@ -126,26 +124,13 @@ class ConnectionAdmin(KeysetAdmin):
 
     # Actions.
 
-    @admin.action(description="Disconnect", permissions=["operate"])
-    def disconnect(self, request: HttpRequest, queryset: Iterable[Connection]) -> HttpResponse | None:
-        chosen = list(queryset)
-        if not chosen:
-            self.message_user(request, GONE, messages.WARNING)
-            return None
-        if not confirmed(request):
-            lines = [_line(one) for one in chosen]
-            return confirm_page(self, request, QUESTION, lines, "Yes, disconnect", chosen)
-        try:
-            operations.disconnect(chosen, operator(request))
-        except BrokerError as error:
-            self.message_user(request, str(error), messages.ERROR)
-            return None
-        for one in chosen:
-            self.log_only(request, one, "Disconnected.")
-        count = f"{format_number(len(chosen))} connections" if len(chosen) > 1 else f"the connection {chosen[0]}"
-        self.message_user(request, f"Disconnected {count}.", messages.SUCCESS)
-        return None
+    def lines_of(self, request: HttpRequest, objects: Sequence[Connection]) -> list[str]:
+        return [_line(one) for one in objects]
 
+    disconnect = row_action(
+        operations.disconnect, "Disconnect", "disconnect", "Disconnected", "operate", QUESTION, "Yes, disconnect",
+        operations.described,
+    )  # fmt: skip
     disconnect_view = object_action("disconnect", "operate", to_list=True)
 
 

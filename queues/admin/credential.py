@@ -6,15 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 from django import forms
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 
 from queues.admin.columns import column
 from queues.admin.generic import ModelForm
-from queues.admin.recorded import RecordedAdmin, object_page, render_page
+from queues.admin.recorded import RecordedAdmin, object_page, render_page, row_action
 from queues.models import ApiKey
 from queues.operations import keys
 
@@ -132,10 +131,6 @@ class ApiKeyAdmin(RecordedAdmin):
         title, weakness = f"The key {obj.name}", keys.weakness(key)
         return render_page(self, request, "apikey_made", title, original=obj, key=key, weakness=weakness)
 
-    @admin.action(description="Revoke; live connections end within a second", permissions=["change"])
-    def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
-        for key in queryset:
-            with transaction.atomic():
-                keys.revoke_key(key.name)
-                self.log_done(request, key, "revoke", "Revoked.")
-            self.message_user(request, f"Revoked {key.name}.", messages.SUCCESS)
+    revoke = row_action(
+        lambda key: keys.revoke_key(key.name), "Revoke; live connections end within a second", "revoke", "Revoked"
+    )

@@ -7,13 +7,11 @@ from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
-from django.shortcuts import get_object_or_404
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
 
-from queues.admin.confirm import confirm_page, confirmed
-from queues.admin.etl_columns import RunColumns, page, progress_html
-from queues.admin.recorded import ReadOnlyAdmin, demand, object_action, object_page, operator
+from queues.admin.etl_columns import RunColumns, page
+from queues.admin.recorded import ReadOnlyAdmin, confirm_page, confirmed, demand, object_action, object_page, operator
 from queues.etl import runs, schedules
 from queues.etl.options import RunOptions, default_output
 from queues.models import EtlRun
@@ -51,9 +49,7 @@ class EtlRunAdmin(RunColumns, ReadOnlyAdmin):
         """Whether the user may begin runs and cancel them."""
         return self.has_view_permission(request) and request.user.has_perm("queues.change_etlrun")
 
-    pages = {
-        "start": "start/", "progress": "<int:id>/progress/", "cancel": "<int:id>/cancel/", "again": "<int:id>/again/",
-    }  # fmt: skip
+    pages = {"start": "start/", "cancel": "<int:id>/cancel/", "again": "<int:id>/again/"}
 
     def refresh_after(self, rows: Sequence[EtlRun]) -> int | None:
         return REFRESH if any(not run.is_finished for run in rows) else None
@@ -97,12 +93,6 @@ class EtlRunAdmin(RunColumns, ReadOnlyAdmin):
             self.log_done(request, run, "run", "Started.")
             address = page(run.pk)
         return HttpResponseRedirect(address)
-
-    def progress_view(self, request: HttpRequest, id: int) -> HttpResponse:
-        """The progress of a run, which its page shows without being loaded again."""
-        demand(self.has_view_permission(request))
-        run = get_object_or_404(EtlRun, pk=id)
-        return JsonResponse({"state": run.state, "finished": run.is_finished, "html": progress_html(run)})
 
     def _again(self, request: HttpRequest, run: EtlRun) -> EtlRun | None:
         again = None

@@ -25,7 +25,7 @@ HOURS = 24
 TABLES = ("messages", "audit", "live")
 #: Characters of a reason that the list shows.
 SHORT = 80
-BAR = "admin/queues/etlrun/bar.html"
+BAR, PROGRESS = "admin/queues/etlrun/bar.html", "admin/queues/etlrun/progress.html"
 
 
 class RunColumns:
@@ -68,12 +68,9 @@ class RunColumns:
         text = run.error or (f"{len(run.warnings)} warnings" if run.warnings else "-")
         return format_html('<span title="{}">{}</span>', run.error, text if len(text) <= SHORT else f"{text[:SHORT]}…")
 
-    def progress(self, run: EtlRun) -> SafeString:
-        address = reverse("admin:queues_etlrun_progress", args=[run.pk])
-        return format_html(
-            '<div id="etl-progress" data-address="{}" data-finished="{}" aria-live="polite">{}</div>',
-            address, "yes" if run.is_finished else "no", progress_html(run),
-        )  # fmt: skip
+    progress = column(
+        "progress", lambda run: render_to_string(PROGRESS, {"run": run, "progress": progress_of(run, log=True)})
+    )
 
     restart_shown = column(
         "restart of", lambda run: anchor(page(id), f"run {id}") if (id := run.restart_of_id) is not None else "-"
@@ -113,12 +110,6 @@ class RunColumns:
 def page(id: int) -> str:
     """The address of a run's page."""
     return reverse("admin:queues_etlrun_change", args=[id])
-
-
-def progress_html(run: EtlRun) -> SafeString:
-    """The part of a run's page that is kept up to date."""
-    context = {"run": run, "progress": progress_of(run, log=True)}
-    return render_to_string("admin/queues/etlrun/progress.html", context)
 
 
 def _counts(run: EtlRun, what: str) -> str:

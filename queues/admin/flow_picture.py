@@ -4,8 +4,8 @@ request, no database."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from queues.admin.charts import COLOURS, format_number, format_rate
 from queues.operations.flows import Edge, EdgeKind, Flows
@@ -13,6 +13,8 @@ from queues.operations.flows import Edge, EdgeKind, Flows
 COLUMN, BOX, ROW, BOX_HEIGHT, MARGIN = 250, 174, 46, 34, 34
 LONGEST = 23
 HEADS = ("Topics", "Queues and peers", "Consumers", "Dead letters")
+#: The kind of a way to consumers, and the beginning of their name.
+CONSUMED, CONSUMERS = "consumed by", "consumers of "
 #: Places of numbers along their lines, in turns: lines cross in the middle.
 LABELS = (0.3, 0.5, 0.7)
 #: Kinds of lines whose numbers stand beside them: those of the others are in the boxes that they lead to.
@@ -22,7 +24,7 @@ LOOKS: Mapping[str, tuple[str, str]] = {
     EdgeKind.SUBSCRIPTION: (COLOURS[0], ""),
     EdgeKind.ROUTE: (COLOURS[1], "8 3"),
     EdgeKind.DEAD_LETTERS: (COLOURS[2], "2 3"),
-    "consumption": (COLOURS[3], ""),
+    CONSUMED: (COLOURS[3], ""),
 }
 
 
@@ -57,14 +59,24 @@ class Arrow:
 
 
 @dataclass(frozen=True, slots=True)
-class FlowRow:
-    """A row of the table: source, kind, target, messages ever and messages a second."""
+class Way:
+    """Messages go from an address to another one, or to the consumers of a queue: how many ever, and a second; None
+    where that is not known, as of a queue that is gone."""
 
     source: str
     kind: str
     target: str
-    carried: str
-    rate: str
+    words: str
+    carried: int | None = None
+    rate: float | None = None
+    #: The text for the target, where that is no address.
+    consumers: str = ""
+
+    @property
+    def figures(self) -> tuple[str, str]:
+        """Both in words."""
+        carried = "unknown" if self.carried is None else f"{self.carried:,}"
+        return carried, "" if self.rate is None else format_rate(self.rate)
 
 
 @dataclass(slots=True)
@@ -72,61 +84,69 @@ class FlowPicture:
     """The picture's shapes and the table beside it, for the template."""
 
     words: str
-    steps: list[FlowRow]
+    steps: list[Way]
+    boxes: list[Box]
+    arrows: list[Arrow]
+    height: float
     width: float = 3 * COLUMN + BOX + 8
-    height: float = 0
     box_width: int = BOX
     box_height: int = BOX_HEIGHT
-    boxes: list[Box] = field(default_factory=list)
-    arrows: list[Arrow] = field(default_factory=list)
-    heads: list[tuple[float, str]] = field(default_factory=list)
-    legend: list[tuple[str, str, str]] = field(default_factory=list)
+    heads: Sequence[tuple[float, str]] = tuple((column * COLUMN + 4, head) for column, head in enumerate(HEADS))
+
+    @property
+    def legend(self) -> list[tuple[str, str, str]]:
+        used = {arrow.colour for arrow in self.arrows}
+        return [(kind, colour, dash) for kind, (colour, dash) in LOOKS.items() if colour in used]
 
 
 def draw(flows: Flows) -> FlowPicture:
     """Place everything: queues in rows, topics and targets beside the middle of theirs."""
-    columns = _columns(flows)
+    columns, ways = _columns(flows), _ways(flows)
     queues = {address: float(n) for n, address in enumerate(_in_order(columns[1], flows.edges))}
     topics = _beside(columns[0], queues, [(edge.source, edge.target) for edge in flows.edges])
-    targets = _beside(columns[3], queues, [(edge.target, edge.source) for edge in flows.edges])
-    consumed = {f"consumers of {address}": row for address, row in queues.items() if _consumers(flows, address)}
+    targets = _beside(columns[2], queues, [(edge.target, edge.source) for edge in flows.edges])
+    consumed = {way.target: queues[way.source] for way in ways if way.consumers and way.source in queues}
     boxes = {
         address: Box(address, _label(address), _figures(flows, address), column * COLUMN + 4, MARGIN + row * ROW)
         for column, placed in enumerate((topics, queues, consumed, targets))
         for address, row in placed.items()
     }
-    picture = FlowPicture(_words(flows), _steps(flows), boxes=list(boxes.values()))
-    rows = max((row for placed in (topics, queues, targets) for row in placed.values()), default=-1.0) + 1
-    picture.height = MARGIN + max(rows, 1) * ROW
-    picture.heads = [(column * COLUMN + 4, head) for column, head in enumerate(HEADS)]
-    for n, edge in enumerate(sorted(flows.edges)):
-        if edge.source in boxes and edge.target in boxes:
-            carried = _carried(flows, edge)
-            said = f"{edge.source} to {edge.target}, {edge.kind}"
-            picture.arrows.append(_arrow(boxes[edge.source], boxes[edge.target], edge.kind, carried, said, n))
-    for address in queues:
-        if (name := f"consumers of {address}") in boxes:
-            counts = flows.queues[address].counts
-            said = f"{_label(address)} to its consumers"
-            picture.arrows.append(_arrow(boxes[address], boxes[name], "consumption", counts.completed, said))
-    used = {arrow.colour for arrow in picture.arrows}
-    picture.legend = [(kind, colour, dash) for kind, (colour, dash) in LOOKS.items() if colour in used]
-    return picture
+    arrows = [
+        _arrow(boxes[way.source], boxes[way.target], way, n)
+        for n, way in enumerate(ways) if way.source in boxes and way.target in boxes
+    ]  # fmt: skip
+    rows = max((box.y for box in boxes.values()), default=MARGIN) - MARGIN + ROW
+    return FlowPicture(_words(flows), ways, list(boxes.values()), arrows, MARGIN + rows)
+
+
+def _ways(flows: Flows) -> list[Way]:
+    ways = []
+    for edge in sorted(flows.edges):
+        words, state = f"{edge.source} to {edge.target}, {edge.kind}", flows.queues.get(edge.target)
+        carried, rate = None, None
+        if (traffic := flows.traffic.get(edge)) is not None:
+            carried, rate = traffic.carried, traffic.rate
+        elif edge.kind is EdgeKind.SUBSCRIPTION and state is not None:
+            carried, rate = state.counts.published, state.in_rate
+        ways.append(Way(edge.source, edge.kind, edge.target, words, carried, rate))
+    for address, state in sorted(flows.queues.items()):
+        workers = flows.workers.get(address, 0)
+        parts = [f"workers: {workers:,}" if workers else "", f"nodes: {state.nodes:,}" if state.nodes else ""]
+        if consumers := ", ".join(filter(None, parts)):
+            target, words = f"{CONSUMERS}{address}", f"{_label(address)} to its consumers"
+            ways.append(Way(address, CONSUMED, target, words, state.counts.completed, state.out_rate, consumers))
+    return ways
 
 
 def _columns(flows: Flows) -> list[set[str]]:
-    """Addresses by column: topics; queues; peers, which consume; queues that only take dead letters."""
+    """Addresses by column: topics; queues and peers; queues that only take dead letters."""
     addresses = flows.addresses
     topics = {one for one in addresses if one.startswith("topic:")}
     dead = {edge.target for edge in flows.edges if edge.kind is EdgeKind.DEAD_LETTERS}
-    busy = {end for edge in flows.edges for end in _ends(edge)}
+    busy = {edge.source for edge in flows.edges}
+    busy |= {edge.target for edge in flows.edges if edge.kind is not EdgeKind.DEAD_LETTERS}
     targets = dead - busy
-    return [topics, addresses - topics - targets, set(), targets]
-
-
-def _ends(edge: Edge) -> tuple[str, ...]:
-    """The ends of an edge that make a queue more than a place for dead letters."""
-    return (edge.source,) if edge.kind is EdgeKind.DEAD_LETTERS else (edge.source, edge.target)
+    return [topics, addresses - topics - targets, targets]
 
 
 def _in_order(queues: Iterable[str], edges: Iterable[Edge]) -> list[str]:
@@ -153,8 +173,8 @@ def _beside(addresses: Iterable[str], rows: Mapping[str, float], pairs: list[tup
     return placed
 
 
-def _arrow(source: Box, target: Box, kind: str, carried: int | None, said: str, n: int = 0) -> Arrow:
-    colour, dash = LOOKS[kind]
+def _arrow(source: Box, target: Box, way: Way, n: int) -> Arrow:
+    (colour, dash), carried = LOOKS[way.kind], way.carried
     if source.x == target.x:  # the same column: around on the left
         start, end, half = source.x, target.x, source.x - 50
     else:
@@ -165,14 +185,14 @@ def _arrow(source: Box, target: Box, kind: str, carried: int | None, said: str, 
     path = f"M{start:g},{above} C{half:g},{above} {half:g},{below} {end:g},{below}"
     width = 1.5 if carried is None else round(min(1.5 + math.log10(1 + carried) / 2, 5.0), 2)
     amount = "" if carried is None else f": {format_number(carried)} messages"
-    label = format_number(carried) if carried is not None and kind in LABELLED else ""
+    label = format_number(carried) if carried is not None and way.kind in LABELLED else ""
     if abs(end - start) > COLUMN:  # behind the boxes of a column: the number stands in the gap before the target
         x, y = end + math.copysign(COLUMN - BOX, start - end) / 2, target.middle
     else:
         along = LABELS[n % len(LABELS)]
         x = max(_bezier(start, half, half, end, along), 20.0)
         y = _bezier(source.middle, source.middle, target.middle, target.middle, along)
-    return Arrow(path, colour, dash, width, f"{said}{amount}", label, round(x, 1), round(y + 4, 1))
+    return Arrow(path, colour, dash, width, f"{way.words}{amount}", label, round(x, 1), round(y + 4, 1))
 
 
 def _bezier(start: float, first: float, second: float, end: float, along: float) -> float:
@@ -181,61 +201,21 @@ def _bezier(start: float, first: float, second: float, end: float, along: float)
     return left**3 * start + 3 * left**2 * along * first + 3 * left * along**2 * second + along**3 * end
 
 
-def _carried(flows: Flows, edge: Edge) -> int | None:
-    """Messages that went this way; None where that is not known, as of a queue that is gone."""
-    if edge in flows.traffic:
-        return flows.traffic[edge].carried
-    if edge.kind is EdgeKind.SUBSCRIPTION and (state := flows.queues.get(edge.target)) is not None:
-        return state.counts.published
-    return None
-
-
-def _rate(flows: Flows, edge: Edge) -> str:
-    """Messages a second that go this way, where that is known."""
-    if edge in flows.traffic:
-        return format_rate(flows.traffic[edge].rate)
-    if edge.kind is EdgeKind.SUBSCRIPTION and (state := flows.queues.get(edge.target)) is not None:
-        return format_rate(state.in_rate)
-    return ""
-
-
-def _consumers(flows: Flows, address: str) -> str:
-    state, workers = flows.queues.get(address), flows.workers.get(address, 0)
-    if state is None:
-        return ""
-    parts = [f"workers: {workers:,}" if workers else "", f"nodes: {state.nodes:,}" if state.nodes else ""]
-    return ", ".join(filter(None, parts))
-
-
 def _figures(flows: Flows, address: str) -> str:
-    if address.startswith("consumers of "):
-        state = flows.queues[address.removeprefix("consumers of ")]
-        return f"{format_number(state.counts.completed)} acknowledged"
-    state_or_none = flows.queues.get(address)
-    if state_or_none is None:
-        return "" if not address.startswith("queue:") else "there is none"
-    counts = state_or_none.counts
+    state = flows.queues.get(address.removeprefix(CONSUMERS))
+    if state is None:
+        return "there is none" if address.startswith("queue:") else ""
+    counts = state.counts
+    if address.startswith(CONSUMERS):
+        return f"{format_number(counts.completed)} acknowledged"
     dead = f", {format_number(counts.dead)} dead" if counts.dead else ""
     return f"{format_number(counts.published)} in, {format_number(counts.held)} held{dead}"
 
 
 def _label(address: str) -> str:
-    name = "consumers" if address.startswith("consumers of ") else address.partition(":")[2]
+    name = "consumers" if address.startswith(CONSUMERS) else address.partition(":")[2]
     name = f"peer {name}" if address.startswith("peer:") else name
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
-
-
-def _steps(flows: Flows) -> list[FlowRow]:
-    steps = []
-    for edge in sorted(flows.edges):
-        carried = _carried(flows, edge)
-        shown = "unknown" if carried is None else f"{carried:,}"
-        steps.append(FlowRow(edge.source, str(edge.kind), edge.target, shown, _rate(flows, edge)))
-    for address, state in sorted(flows.queues.items()):
-        if consumers := _consumers(flows, address):
-            completed, rate = f"{state.counts.completed:,}", format_rate(state.out_rate)
-            steps.append(FlowRow(address, "consumed by", consumers, completed, rate))
-    return steps
 
 
 def _words(flows: Flows) -> str:

@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from queues.admin.audit_links import rows_address, rows_of_peer
 from queues.admin.columns import anchor, column
-from queues.admin.confirm import ConfirmedDeletion, confirm_page, confirmed
 from queues.admin.counted import CountedRows
 from queues.admin.links import page_of
-from queues.admin.recorded import FixedAdmin, object_action
+from queues.admin.recorded import FixedAdmin, object_action, row_action
 from queues.admin.worker import html_table
-from queues.counts import QueueCounts, many_counts
 from queues.models import Mailbox
 from queues.operations import mailboxes
 from queues.times import relative
-
-
-def _asking(
-    do: Callable[[str], object], description: str, question: str, button: str, *, event: str, log: str
-) -> Callable[..., HttpResponse | None]:
-    """An action on peers by their names, after a question. `event` is its name in the record, `log` tells that it is
-    done."""
-
-    @admin.action(description=description, permissions=["operate"])
-    def act(self: MailboxAdmin, request: HttpRequest, queryset: Iterable[Mailbox]) -> HttpResponse | None:
-        chosen = list(queryset)
-        if not confirmed(request):
-            return confirm_page(self, request, question, self.deletion_lines(chosen), button, chosen)
-        for peer in chosen:
-            with self.attempt(request) as done:
-                do(peer.name)
-                self.log_done(request, peer, event, f"{log}.")
-                done.append(f"{log}: {peer.name}.")
-        return None
-
-    return act
 
 
 class ConnectedFilter(admin.SimpleListFilter):
@@ -60,7 +36,7 @@ class ConnectedFilter(admin.SimpleListFilter):
 
 
 @admin.register(Mailbox)
-class MailboxAdmin(CountedRows, FixedAdmin, ConfirmedDeletion):
+class MailboxAdmin(CountedRows, FixedAdmin):
     pages = {"disconnect": "<int:id>/disconnect/", "free_name": "<int:id>/free-name/"}
     related = ("queue", "owner", "node")
     gone = "There is no such peer any more."
@@ -119,28 +95,23 @@ class MailboxAdmin(CountedRows, FixedAdmin, ConfirmedDeletion):
 
     # Actions.
 
-    disconnect = _asking(
-        mailboxes.disconnect, "Disconnect",
+    disconnect = row_action(
+        lambda peer: mailboxes.disconnect(peer.name), "Disconnect", "disconnect", "Disconnected", "operate",
         "This ends the connections. Nothing is lost; a peer may come back at once, as long as its key allows:",
-        "Yes, disconnect", event="disconnect", log="Disconnected",
+        "Yes, disconnect",
     )  # fmt: skip
-    free_name = _asking(
-        mailboxes.free_name, "Free the name for another API key",
-        "The next API key that comes has the name, and is given every letter that waits. Who is connected now is "
-        "disconnected:",
-        "Yes, free the name", event="free", log="Freed the name",
+    free_name = row_action(
+        lambda peer: mailboxes.free_name(peer.name), "Free the name for another API key", "free", "Freed the name",
+        "operate", "The next API key that comes has the name, and is given every letter that waits. Who is connected "
+        "now is disconnected:", "Yes, free the name",
     )  # fmt: skip
     disconnect_view = object_action("disconnect", "operate")
     free_name_view = object_action("free_name", "operate")
 
-    def delete_by(self, obj: Mailbox, by: str) -> int:
-        return mailboxes.delete_mailbox(obj.name, force=True)
+    def delete_all_of(self, row: Mailbox, by: str) -> int:
+        return mailboxes.delete_mailbox(row.name, force=True)
 
-    def deletion_lines(self, objects: Sequence[Mailbox]) -> list[str]:
-        counts = many_counts(peer.queue_id for peer in objects)
-        return [f"{peer}: {self.connection_shown(peer)}, {_shown(counts.get(peer.queue_id))}" for peer in objects]
-
-
-def _shown(counts: QueueCounts | None) -> str:
-    counts = counts or QueueCounts()
-    return f"{counts.ready:,} pending, {counts.leased:,} in flight, {counts.dead:,} dead"
+    def held_by(self, row: Mailbox) -> str:
+        counts = self.counts(row)
+        held = f"{counts.ready:,} pending, {counts.leased:,} in flight, {counts.dead:,} dead"
+        return f"{self.connection_shown(row)}, {held}"

@@ -13,7 +13,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
 
 from queues.admin.columns import column
-from queues.admin.recorded import AbstractAdmin, RecordedAdmin
+from queues.admin.recorded import AbstractAdmin, RecordedAdmin, row_action
 from queues.cron import cron_problem, explain
 from queues.planning import save_planned, set_enabled, upcoming
 from queues.times import local, relative
@@ -25,7 +25,7 @@ UPCOMING = 5
 class PlannedAdmin(RecordedAdmin, metaclass=AbstractAdmin):
     """Periodic jobs and ETL schedules."""
 
-    actions = ("run_now", "enable", "disable")
+    actions = ("run_now", "enable", "disable", "delete_selected")
 
     @abstractmethod
     def run(self, request: HttpRequest, planned: Any) -> tuple[str, str]:
@@ -70,21 +70,8 @@ class PlannedAdmin(RecordedAdmin, metaclass=AbstractAdmin):
                 self.log_done(request, planned, "run", f"Run now: {name}.", name)
                 done.append(text)
 
-    @admin.action(description="Enable", permissions=["change"])
-    def enable(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        self._set_all_enabled(request, queryset, True)
-
-    @admin.action(description="Disable", permissions=["change"])
-    def disable(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        self._set_all_enabled(request, queryset, False)
-
-    def _set_all_enabled(self, request: HttpRequest, queryset: QuerySet[Any], enabled: bool) -> None:
-        word = "Enabled" if enabled else "Disabled"
-        for planned in queryset:
-            with self.attempt(request, f"Could not change {planned}: ") as done:
-                set_enabled(planned, enabled)
-                self.log_done(request, planned, "enable" if enabled else "disable", f"{word}.")
-                done.append(f"{word} {planned}.")
+    enable = row_action(lambda planned: set_enabled(planned, True), "Enable", "enable", "Enabled")
+    disable = row_action(lambda planned: set_enabled(planned, False), "Disable", "disable", "Disabled")
 
 
 def moment_shown(planned: Any, moment: Any) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
@@ -16,7 +16,6 @@ from queues.admin import definitions
 from queues.admin.audit_links import operators_address
 from queues.admin.charts import format_rate, sparkline
 from queues.admin.columns import column
-from queues.admin.confirm import GONE, ConfirmedDeletion, confirm_page, confirmed
 from queues.admin.counted import CountedRows, messages_link
 from queues.admin.effects import effects
 from queues.admin.find import find_address
@@ -25,9 +24,7 @@ from queues.admin.history import asked_span
 from queues.admin.operate import queue_links
 from queues.admin.publish import may_publish
 from queues.admin.queue_panel import NO_FIGURES, list_figures, queue_panel
-from queues.admin.recorded import object_action, operator, to_type
-from queues.counts import QueueCounts, many_counts
-from queues.errors import BrokerError
+from queues.admin.recorded import GONE, confirm_page, confirmed, object_action, operator, row_action, to_type
 from queues.models import Queue, QueueKind
 from queues.operations import audit_log
 from queues.operations import messages as message_operations
@@ -62,7 +59,7 @@ class QueueForm(ModelForm):
 
 
 @admin.register(Queue)
-class QueueAdmin(CountedRows, ConfirmedDeletion):
+class QueueAdmin(CountedRows):
     pages = {
         "pause": "<int:id>/pause/", "resume": "<int:id>/resume/", "purge": "<int:id>/purge/",
         "export_definitions": "definitions/export/", "import_definitions": "definitions/import/",
@@ -150,21 +147,8 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
         "waiting, last hour", lambda queue: sparkline(f"Messages that wait in {queue.name}", queue.figures.depth)
     )
 
-    @admin.action(description="Pause", permissions=["change"])
-    def pause(self, request: HttpRequest, queryset: Iterable[Queue]) -> None:
-        self._set_paused(request, queryset, True)
-
-    @admin.action(description="Resume", permissions=["change"])
-    def resume(self, request: HttpRequest, queryset: Iterable[Queue]) -> None:
-        self._set_paused(request, queryset, False)
-
-    def _set_paused(self, request: HttpRequest, queues: Iterable[Queue], paused: bool) -> None:
-        done = "Paused" if paused else "Resumed"
-        for queue in queues:
-            with transaction.atomic():
-                queue_operations.set_paused(queue.name, paused)
-                self.log_done(request, queue, "pause" if paused else "resume", f"{done}.")
-            self.message_user(request, f"{done} {queue.name}.", messages.SUCCESS)
+    pause = row_action(lambda queue: queue_operations.set_paused(queue.name, True), "Pause", "pause", "Paused")
+    resume = row_action(lambda queue: queue_operations.set_paused(queue.name, False), "Resume", "resume", "Resumed")
 
     @admin.action(description="Purge: remove what is ready or delayed", permissions=["delete"])
     def purge(self, request: HttpRequest, queryset: Iterable[Queue]) -> HttpResponse | None:
@@ -172,37 +156,28 @@ class QueueAdmin(CountedRows, ConfirmedDeletion):
         if not queues:
             self.message_user(request, GONE, messages.WARNING)
             return None
-        counts = many_counts(queue.pk for queue in queues)
-        waiting = {queue: _shown(counts.get(queue.pk, QueueCounts()), "ready", "delayed") for queue in queues}
+        CountedRows.prepare_rows(self, queues)
+        waiting = {queue: self._shown(queue, "ready", "delayed") for queue in queues}
         if not confirmed(request, to_type(queues)):
             lines = [f"{queue.name}: {shown}" for queue, shown in waiting.items()]
             question = "This removes the messages that wait for delivery. Dead letters stay."
             return confirm_page(self, request, question, lines, "Yes, purge", queues, to_type(queues))
-        for queue in queues:
-            self.record_action(request, "purge", queue, waiting[queue])
-            try:
-                gone = message_operations.purge(queue.name, by=operator(request))
-            except BrokerError as error:
-                self.record_action(request, "failed", queue, f"purge: {error}")
-                self.message_user(request, str(error), messages.ERROR)
-                continue
-            self.log_only(request, queue, f"Purged {gone} messages.")
-            self.message_user(request, f"Removed {gone:,} messages from {queue.name}.", messages.SUCCESS)
+        for queue, shown in waiting.items():
+            purge = partial(message_operations.purge, queue.name, by=operator(request))
+            if (gone := self.at_length(request, "purge", queue, shown, purge)) is not None:
+                self.log_only(request, queue, f"Purged {gone} messages.")
+                self.message_user(request, f"Removed {gone:,} messages from {queue.name}.", messages.SUCCESS)
         return None
 
     pause_view, resume_view = (object_action(name, "change", post=True) for name in ("pause", "resume"))
     purge_view = object_action("purge", "delete")
 
-    def delete_by(self, obj: Queue, by: str) -> int:
-        return queue_operations.delete_queue(obj.name, force=True, by=by)
+    def delete_all_of(self, row: Queue, by: str) -> int:
+        return queue_operations.delete_queue(row.name, force=True, by=by)
 
-    def deletion_lines(self, objects: Sequence[Queue]) -> list[str]:
-        counts = many_counts(queue.pk for queue in objects)
-        return [
-            f"{q.name}: {_shown(counts.get(q.pk, QueueCounts()), 'ready', 'leased', 'delayed', 'dead')}"
-            for q in objects
-        ]
+    def held_by(self, row: Queue) -> str:
+        return self._shown(row, "ready", "leased", "delayed", "dead")
 
-
-def _shown(counts: QueueCounts, *states: str) -> str:
-    return ", ".join(f"{getattr(counts, state):,} {state}" for state in states)
+    def _shown(self, queue: Queue, *states: str) -> str:
+        counts = self.counts(queue)
+        return ", ".join(f"{getattr(counts, state):,} {state}" for state in states)

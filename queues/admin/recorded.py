@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABCMeta
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any, ClassVar
 
-from django.contrib import messages
-from django.contrib.admin.actions import delete_selected
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
@@ -18,13 +18,16 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.forms.widgets import MediaDefiningClass
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, re_path, reverse
 
 from queues.admin.generic import ModelAdmin
 from queues.errors import BrokerError
 from queues.operations import audit_log
+
+#: The answer to an action on rows that have been deleted meanwhile.
+GONE = "None of what was chosen is there any more."
 
 
 class AbstractAdmin(ABCMeta, MediaDefiningClass):
@@ -96,24 +99,6 @@ class PreparedChangeList(ChangeList):
         return seconds
 
 
-def _is_typed(request: HttpRequest, objects: Sequence[Any]) -> bool:
-    return bool(objects) and request.POST.get("typed", "").strip() == to_type(objects).strip()
-
-
-def _delete_selected(model_admin: ModelAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
-    """Django's action, which asks again unless the name or the number was typed."""
-    objects = list(queryset)
-    mistyped = "post" in request.POST and not _is_typed(request, objects)
-    if mistyped:
-        asked = request.POST.copy()
-        del asked["post"]
-        request.POST = asked  # type: ignore[assignment]
-    answer = delete_selected(model_admin, request, queryset)
-    if isinstance(answer, TemplateResponse):
-        answer.context_data = {**(answer.context_data or {}), "typed": to_type(objects), "mistyped": mistyped}
-    return answer
-
-
 def render_page(
     model_admin: ModelAdmin, request: HttpRequest, template: str, title: str, **context: Any
 ) -> TemplateResponse:
@@ -122,9 +107,55 @@ def render_page(
     return TemplateResponse(request, f"admin/queues/{template}.html", {**shared, **context})
 
 
+def confirmed(request: HttpRequest, typed: str = "") -> bool:
+    """Whether the page of `confirm_page` was answered with yes, and with what was to be typed."""
+    if request.method != "POST" or "confirmed" not in request.POST:
+        return False
+    return not typed or request.POST.get("typed", "").strip() == typed.strip()
+
+
+def confirm_page(
+    model_admin: ModelAdmin, request: HttpRequest, question: str, lines: Sequence[Any], button: str,
+    objects: Sequence[Any] = (), typed: str = "", title: str = "Are you sure?",
+) -> HttpResponse:  # fmt: skip
+    """A page that shows what would happen to what; its answer comes to the same address, and in a list to the action
+    that asks. What destroys wants something `typed`."""
+    return render_page(
+        model_admin, request, "confirm", title, question=question, lines=lines, button=button,
+        action=request.POST.get("action"), selected=[obj.pk for obj in objects],
+        action_checkbox_name=ACTION_CHECKBOX_NAME, typed=typed, mistyped="confirmed" in request.POST,
+    )  # fmt: skip
+
+
+def row_action(
+    do: Callable[[Any], object], description: str, event: str, log: str, permission: str = "change", question: str = "",
+    button: str = "", detail: Callable[[Any], str] = lambda row: "",
+) -> Callable[..., HttpResponse | None]:  # fmt: skip
+    """An action of a list that does something to each row, in a transaction of its own; after the question, if there is
+    one. `event` is its name in the record, with a `detail`; `log` tells that it is done."""
+
+    @admin.action(description=description, permissions=[permission])
+    def act(self: RecordedAdmin, request: HttpRequest, queryset: Iterable[Any]) -> HttpResponse | None:
+        chosen = list(queryset)
+        if not chosen:
+            self.message_user(request, GONE, messages.WARNING)
+        elif question and not confirmed(request):
+            return confirm_page(self, request, question, self.lines_of(request, chosen), button, chosen)
+        for obj in chosen:
+            with self.attempt(request, f"{obj}: ") as done:
+                self.log_done(request, obj, event, f"{log}.", detail(obj))
+                done.append(f"{log} {obj}.")
+                do(obj)
+        return None
+
+    return act
+
+
 class RecordedAdmin(ModelAdmin):
     """Records additions, changes and deletions in their transactions; actions call `record_action` or `log_done`. A
-    deletion wants the name typed."""
+    deletion asks first, on a page that lists all that goes and wants the name typed."""
+
+    actions: Any = ("delete_selected",)
 
     #: Pages of its own: `name_view` at each path, whose address is named `app_model_name`.
     pages: Mapping[str, str] = {}
@@ -136,8 +167,6 @@ class RecordedAdmin(ModelAdmin):
     #: Errors that refuse an action.
     refusals: ClassVar[tuple[type[Exception], ...]] = (BrokerError,)
     show_full_result_count = False
-    delete_confirmation_template = "admin/queues/delete_confirmation.html"
-    delete_selected_confirmation_template = "admin/queues/delete_selected_confirmation.html"
 
     def get_urls(self) -> list[URLPattern]:
         wrap, prefix = self.admin_site.admin_view, f"{self.opts.app_label}_{self.opts.model_name}"
@@ -194,12 +223,40 @@ class RecordedAdmin(ModelAdmin):
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        obj = self.get_object(request, unquote(object_id))
-        mistyped = request.method == "POST" and obj is not None and not _is_typed(request, [obj])
-        if mistyped:
-            request.POST = QueryDict()  # so Django asks again
-        typed = "" if obj is None else to_type([obj])
-        return super().delete_view(request, object_id, {"typed": typed, "mistyped": mistyped, **(extra_context or {})})
+        answer: HttpResponse = self.deletion_page(request, id=unquote(object_id))
+        return answer
+
+    deletion_page = object_action("delete_selected", "delete", to_list=True)
+
+    @admin.action(description="Delete", permissions=["delete"])
+    def delete_selected(self, request: HttpRequest, queryset: Iterable[Any]) -> HttpResponse | None:
+        objects = list(queryset)
+        if not objects:
+            self.message_user(request, GONE, messages.WARNING)
+            return None
+        lines = self.lines_of(request, objects)
+        if not confirmed(request, to_type(objects)):
+            names = self.opts.verbose_name if len(objects) == 1 else self.opts.verbose_name_plural
+            question = f"This deletes the {names}, and all that is held:"
+            return confirm_page(self, request, question, lines, "Yes, delete", objects, to_type(objects))
+        for obj in objects:
+            self.delete_by(request, obj)
+        return None
+
+    def lines_of(self, request: HttpRequest, objects: Sequence[Any]) -> Sequence[Any]:
+        """Objects that an action asks about, a line each with what goes with it; all that Django finds if that is not
+        known. Refuses the page to a user who may not delete something that would go too."""
+        lines, _, lacking, protected = self.get_deleted_objects(objects, request)
+        demand(not lacking and not protected)
+        return lines
+
+    def delete_by(self, request: HttpRequest, obj: Any) -> None:
+        """Delete an object, and tell the user."""
+        with self.attempt(request, f"{obj}: ") as done:
+            self.record_action(request, "delete", obj)
+            self.log_deletions(request, [obj])  # type: ignore[arg-type]
+            done.append(f"Deleted {obj}.")
+            obj.delete()
 
     @contextmanager
     def attempt(self, request: HttpRequest, failure: str = "") -> Iterator[list[str]]:
@@ -214,12 +271,6 @@ class RecordedAdmin(ModelAdmin):
         else:
             for text in done:
                 self.message_user(request, text, messages.SUCCESS)
-
-    def get_actions(self, request: HttpRequest) -> Any:
-        actions: Any = super().get_actions(request)
-        if "delete_selected" in actions and actions["delete_selected"][0] is delete_selected:
-            actions["delete_selected"] = (_delete_selected, *actions["delete_selected"][1:])
-        return actions
 
     def record_action(self, request: HttpRequest, event: str, obj: Model, detail: str = "") -> None:
         """Record that the user does something to an object."""
@@ -243,17 +294,6 @@ class RecordedAdmin(ModelAdmin):
         if message:
             self.record_action(request, "change", obj, message if isinstance(message, str) else _changed(message))
         return super().log_change(request, obj, message)
-
-    def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        with transaction.atomic():
-            self.record_action(request, "delete", obj)
-            super().delete_model(request, obj)
-
-    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
-        with transaction.atomic():
-            for obj in queryset:
-                self.record_action(request, "delete", obj)
-            super().delete_queryset(request, queryset)
 
 
 class FixedAdmin(RecordedAdmin):

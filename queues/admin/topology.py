@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin, messages
@@ -14,12 +13,10 @@ from queues.addresses import InvalidAddress
 from queues.admin import flows
 from queues.admin.charts import format_number, format_rate
 from queues.admin.columns import anchor, column
-from queues.admin.confirm import ConfirmedDeletion
 from queues.admin.counted import CountedRows
 from queues.admin.generic import ModelForm
 from queues.admin.links import page_of
 from queues.admin.recorded import FixedAdmin, RecordedAdmin
-from queues.counts import QueueCounts, many_counts
 from queues.models import Route, Subscription
 from queues.operations import queues as queue_operations
 from queues.operations import routes
@@ -27,7 +24,7 @@ from queues.operations.route_traffic import RouteTraffic, read_traffic
 
 
 @admin.register(Subscription)
-class SubscriptionAdmin(CountedRows, FixedAdmin, ConfirmedDeletion):
+class SubscriptionAdmin(CountedRows, FixedAdmin):
     list_display = (
         "id", "topic_text", "qos", "queue_link", "ready", "leased", "dead", "carried", "owner", "created_at", "used_at",
     )  # fmt: skip
@@ -53,12 +50,8 @@ class SubscriptionAdmin(CountedRows, FixedAdmin, ConfirmedDeletion):
     def carried(self, subscription: Any) -> str:
         return f"{self.counts(subscription).published:,}"
 
-    def delete_by(self, obj: Subscription, by: str) -> int:
-        return queue_operations.delete_subscription(obj.pk, by=by)
-
-    def deletion_lines(self, objects: Sequence[Subscription]) -> list[str]:
-        counts = many_counts(subscription.queue_id for subscription in objects)
-        return [f"{one}: {counts.get(one.queue_id, QueueCounts()).held:,} messages" for one in objects]
+    def delete_all_of(self, row: Subscription, by: str) -> int:
+        return queue_operations.delete_subscription(row.pk, by=by)
 
 
 class RouteForm(ModelForm):

@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import NamedTuple
 
 import psycopg
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, connections
@@ -43,30 +42,32 @@ class VerificationProgress:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verification:
-    """The result for a chain. `rows` were verified, `dropped` before them had been dropped by retention."""
+    """The result for a chain. `rows` were verified, `dropped` before them had been dropped by retention. One that could
+    not be read to its end has the `error` alone."""
 
     chain: str
-    rows: int
-    dropped: int
-    anchors: int
-    findings: tuple[Finding, ...]
-    seconds: float
+    rows: int = 0
+    dropped: int = 0
+    anchors: int = 0
+    findings: tuple[Finding, ...] = ()
+    seconds: float = 0.0
+    error: str = ""
 
     @property
     def ok(self) -> bool:
-        return not self.findings
+        return not self.findings and not self.error
 
     @property
     def finding(self) -> Finding | None:
         """The first fault of the chain."""
         return self.findings[0] if self.findings else None
 
-
-class Unread(NamedTuple):
-    """A chain that could not be read to its end."""
-
-    chain: str
-    why: str
+    @property
+    def fault(self) -> str:
+        """What is wrong, in words; empty if nothing is."""
+        if self.error:
+            return f"not read to its end: {self.error}"
+        return "" if self.finding is None else f"broken at seq {self.finding.seq}: {self.finding}"
 
 
 def chain_names(copies: Iterable[Anchor] = (), using: str = DEFAULT_DB_ALIAS) -> list[str]:
@@ -106,7 +107,7 @@ def attempt(
     work: Generator[VerificationProgress, None, Verification],
     progress: Callable[[VerificationProgress], None],
     using: str = DEFAULT_DB_ALIAS,
-) -> Verification | Unread:
+) -> Verification:
     """Verify one chain of several, by `verifying` or the like: an unforeseen error costs this chain alone.
 
     Raises AuditError or OSError when keys or copies cannot be read, django.db.OperationalError when the database is
@@ -126,7 +127,7 @@ def attempt(
         progress(step)
 
 
-def _unread(chain: str, error: Exception, using: str) -> Unread:
+def _unread(chain: str, error: Exception, using: str) -> Verification:
     """Log a chain that could not be read; the next one has a connection that works."""
     of_the_database = isinstance(error, (DatabaseError, InterfaceError, psycopg.Error))
     why = " ".join(str(error).split()) or type(error).__name__
@@ -134,7 +135,7 @@ def _unread(chain: str, error: Exception, using: str) -> Unread:
     if of_the_database:
         connections[using].close()
         connections[using].ensure_connection()
-    return Unread(chain, why)
+    return Verification(chain=chain, error=why)
 
 
 def _kept(
@@ -177,7 +178,7 @@ def verifying(
 
 def _gone(chain: str, seconds: float) -> Verification:
     finding = Finding(FindingKind.TAIL_CUT, 0, "the whole chain is gone; there are anchors of it outside the database")
-    return Verification(chain=chain, rows=0, dropped=0, anchors=0, findings=(finding,), seconds=seconds)
+    return Verification(chain=chain, findings=(finding,), seconds=seconds)
 
 
 def _keep(outcome: Verification, using: str) -> None:

@@ -16,11 +16,12 @@ from django.db.models.functions import Now
 
 from queues.audit.errors import AuditError
 from queues.audit.verify import VerificationProgress
-from queues.etl.errors import EtlError, JobDied, TimedOut
+from queues.etl.errors import EtlError, TimedOut
 from queues.etl.job.chains import Proven
 from queues.etl.options import RunOptions, config_for
 from queues.etl.verdict import figures, sentences, verify_chains
 from queues.models import EtlRun, EtlState
+from queues.settings import settings
 
 logger = logging.getLogger(__name__)
 #: The least seconds between two heartbeats of a run.
@@ -49,7 +50,7 @@ class RunSupervisor:
         self._waiting: dict[str, Any] = {}
         self._warnings: list[str] = []
         self._written = 0.0
-        self.cancelled = False
+        self._started = monotonic()
 
     @classmethod
     def take(cls, run_id: int, using: str = DEFAULT_DB_ALIAS) -> Self | None:
@@ -78,8 +79,14 @@ class RunSupervisor:
     def _set(self, **fields: Any) -> None:
         self._waiting |= fields
 
+    def look(self) -> None:
+        """What there is to do while the job goes on. Raises TimedOut or Cancelled."""
+        if monotonic() - self._started > settings.BROKER_ETL_TIMEOUT:
+            raise TimedOut
+        self.write_progress()
+
     def write_progress(self) -> None:
-        """Write progress and heartbeat, at most every `HEARTBEAT` seconds, and read whether the run is cancelled."""
+        """Write progress and heartbeat, at most every `HEARTBEAT` seconds. Raises Cancelled."""
         if monotonic() - self._written < HEARTBEAT:
             return
         self._written = monotonic()
@@ -87,7 +94,8 @@ class RunSupervisor:
             rows = EtlRun.objects.using(self.using).filter(pk=self.run.pk, state=EtlState.RUNNING)
             there = rows.update(**self._waiting, heartbeat_at=Now())
             self._waiting = {}
-            self.cancelled = not there or rows.filter(cancelling=True).exists()
+            if not there or rows.filter(cancelling=True).exists():
+                raise Cancelled
         except AWAY as error:
             logger.warning("the database is away: %s", " ".join(str(error).split()))
             connections[self.using].close()
@@ -95,20 +103,10 @@ class RunSupervisor:
     # The end
 
     def conclude(self, outcome: dict[str, Any]) -> None:
-        """Write how the job has ended; if it has ended well, verify the audit chains first."""
-        result = outcome.get("result")
-        if outcome.get("cancelled"):
-            self.end_cancelled()
-        elif "error" in outcome:
-            self.end_failed(outcome["error"])
-        elif outcome.get("timeout"):
-            self.end_failed(str(TimedOut()))
-        elif result is None:
-            self.end_failed(str(JobDied(outcome["died"])))
-        else:
-            self._succeed(result)
-
-    def _succeed(self, result: dict[str, Any]) -> None:
+        """Write how the job has ended; if it has ended well, verify the audit chains first. Raises Cancelled."""
+        if "error" in outcome:
+            return self.end_failed(outcome["error"])
+        result = outcome["result"]
         tables = result["tables"].values()
         self._set(
             number=result["number"], window_from=result["window_from"], window_to=result["window_to"],
@@ -120,8 +118,6 @@ class RunSupervisor:
         if self.options.verify == "all":
             try:
                 result["audit"] = self._verify(proven)
-            except Cancelled:
-                return self.end_cancelled()
             except (AuditError, OSError, EtlError, DatabaseError, psycopg.Error) as error:
                 self._warnings.append(f"The audit chains could not be verified: {error}")
         result["seconds"]["verifying"] += round(monotonic() - started, 3)
@@ -136,8 +132,6 @@ class RunSupervisor:
     def _verified(self, progress: VerificationProgress) -> None:
         self._set(stage="verifying", done=progress.done, total=progress.total)
         self.write_progress()
-        if self.cancelled:
-            raise Cancelled
 
     def end_failed(self, error: str) -> None:
         self._end(EtlState.FAILED, error=error)

@@ -10,16 +10,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic, sleep
+from time import sleep
 from typing import IO, Any
 
 import django
 import psutil
 
 from queues import childprocess
+from queues.etl.errors import JobDied, TimedOut
 from queues.etl.workspace import workspace
 from queues.settings import settings
 
@@ -42,15 +43,20 @@ TAIL = 2000
 
 def supervise(run_id: int) -> None:
     """Take a queued run through to its end. What happens to it stands in its row afterwards."""
-    from queues.etl.run_supervisor import RunSupervisor
+    from queues.etl.run_supervisor import Cancelled, RunSupervisor
 
     supervisor = RunSupervisor.take(run_id)
     if supervisor is None:
         return
     try:
         with job_process(run_id, supervisor.config_text) as job:
-            outcome = _follow(job, supervisor)
+            supervisor.job_started(job.log)
+            outcome = follow(job, supervisor.take_line, supervisor.look)
         supervisor.conclude(outcome)
+    except Cancelled:
+        supervisor.end_cancelled()
+    except (TimedOut, JobDied) as error:
+        supervisor.end_failed(str(error))
     except KeyboardInterrupt:
         supervisor.end_cancelled()
         raise
@@ -67,7 +73,6 @@ class JobProcess:
         self._progress = progress
         self._rest = ""
         self.log = log
-        self.started = monotonic()
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """The job's news since the last call."""
@@ -148,25 +153,23 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _follow(job: JobProcess, supervisor: Any) -> dict[str, Any]:
-    """Report the job until it ends. Returns its `result`, or why there is none: `error`, `died`, `timeout`."""
+def follow(
+    job: JobProcess, tell: Callable[[dict[str, Any]], None] = lambda line: None, look: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Tell of the job's news until it ends, and look meanwhile, which may raise; returns its `result`, or its `error`.
+    Raises JobDied."""
     outcome: dict[str, Any] = {}
-    supervisor.job_started(job.log)
     while True:
         status = job.status  # before the lines: those of a process that has ended are all there
         for line in job.lines():
-            supervisor.take_line(line)
+            tell(line)
             outcome |= {name: line[name] for name in ("result", "error") if name in line}
         if status is not None:
             break
-        if supervisor.cancelled:
-            return {"cancelled": True}
-        if monotonic() - job.started > settings.BROKER_ETL_TIMEOUT:
-            return {"timeout": True}
-        supervisor.write_progress()
+        look()
         sleep(LOOK_EVERY)
-    if "result" not in outcome and "error" not in outcome:
-        outcome["died"] = f"status {status}; its log ends with: {job.last_words}"
+    if not outcome:
+        raise JobDied(f"status {status}; its log ends with: {job.last_words}")
     return outcome
 
 

@@ -58,35 +58,19 @@ def run(made: EtlRun) -> EtlRun:
     return made
 
 
-def start(
-    options: RunOptions | None = None, *, trigger: str = "shell", output: str | None = None,
-    using: str = DEFAULT_DB_ALIAS,
-) -> EtlRun:  # fmt: skip
-    """Begin a run, which goes on whatever becomes of this process. Raises what `create` does, and OSError.
-
-    In a transaction the run begins with its commit.
-    """
-    made = create(options, trigger=trigger, output=output, using=using)
-    transaction.on_commit(lambda: _launch(made, using), using=using)
-    return made
-
-
-def _launch(made: EtlRun, using: str) -> None:
-    """Start a process that looks after a run."""
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "queues.etl.runner", str(made.pk)],
-            env=child_environment(using, "SPARK_MASTER", "BROKER_ETL_TIMEOUT", "BROKER_ETL_READERS"),
-            start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-    except OSError as error:
-        EtlRun.objects.using(using).filter(pk=made.pk).update(
-            state=EtlState.FAILED, ended_at=Now(), error=f"No process could be started: {error}"
-        )
-        raise
+def start(options: RunOptions, trigger: str = "shell", using: str = DEFAULT_DB_ALIAS) -> EtlRun:
+    """Begin a run, which goes on whatever becomes of this process. Raises what `create` does, and OSError: then the run
+    waits for a process until it is cancelled."""
+    made = create(options, trigger=trigger, using=using)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "queues.etl.runner", str(made.pk)],
+        env=child_environment(using, "SPARK_MASTER", "BROKER_ETL_TIMEOUT", "BROKER_ETL_READERS"),
+        start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
     threading.Thread(target=process.wait, name=f"ETL run {made.pk}", daemon=True).start()
-    host, _ = this_process()
-    EtlRun.objects.using(using).filter(pk=made.pk, state=EtlState.QUEUED).update(host=host, pid=process.pid)
+    queued = EtlRun.objects.using(using).filter(pk=made.pk, state=EtlState.QUEUED)
+    queued.update(host=this_process()[0], pid=process.pid)
+    return made
 
 
 def get(run_id: int, using: str = DEFAULT_DB_ALIAS) -> EtlRun:

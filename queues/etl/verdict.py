@@ -17,7 +17,7 @@ from django.db import DEFAULT_DB_ALIAS
 from queues.audit import verify
 from queues.audit.chains import seal
 from queues.audit.reading import read_blocks, read_rows
-from queues.audit.verify import ChainReader, Unread, Verification, VerificationProgress
+from queues.audit.verify import ChainReader, Verification, VerificationProgress
 from queues.etl.job.chains import Proven
 
 __all__ = ["figures", "sentences", "verify_chains"]
@@ -29,12 +29,12 @@ def verify_chains(
     proven: Iterable[Proven],
     progress: Callable[[VerificationProgress], None] = lambda progress: None,
     using: str = DEFAULT_DB_ALIAS,
-) -> list[Verification | Unread]:
+) -> list[Verification]:
     """Verify every chain and keep the outcomes. Raises as `queues.audit.verify.attempt` does."""
     seal(using)
     copies = verify.read_copies()
     readers = {one.chain: partial(_Skipping, proven=one) for one in proven}
-    outcomes: list[Verification | Unread] = []
+    outcomes: list[Verification] = []
     for name in verify.chain_names(copies, using):
         work = verify.verifying(name, copies, using, readers.get(name))
         outcomes.append(verify.attempt(name, work, progress, using))
@@ -71,24 +71,17 @@ class _Skipping(ChainReader):
         return rows[0].hash.hex() if rows else ""
 
 
-def sentences(outcomes: Sequence[Verification | Unread]) -> list[str]:
+def sentences(outcomes: Sequence[Verification]) -> list[str]:
     """The sentences about broken chains, and about those that could not be read."""
-    said = []
-    for outcome in outcomes:
-        if isinstance(outcome, Unread):
-            said.append(f"The audit chain {outcome.chain} was not read to its end: {outcome.why}.")
-        elif outcome.finding is not None:
-            said.append(f"The audit chain {outcome.chain} is broken at seq {outcome.finding.seq}: {outcome.finding}.")
-    return said
+    return [
+        f"The audit chain {one.chain} {'was' if one.error else 'is'} {one.fault}." for one in outcomes if not one.ok
+    ]
 
 
-def figures(outcomes: Sequence[Verification | Unread]) -> dict[str, dict[str, object]]:
+def figures(outcomes: Sequence[Verification]) -> dict[str, dict[str, object]]:
     """The outcomes as a run keeps them, by chain."""
-    found: dict[str, dict[str, object]] = {}
-    for outcome in outcomes:
-        if isinstance(outcome, Unread):
-            found[outcome.chain] = {"ok": False, "rows": 0, "broken_seq": None, "error": outcome.why}
-        else:
-            seq = outcome.finding.seq if outcome.finding else None
-            found[outcome.chain] = {"ok": outcome.ok, "rows": outcome.rows, "broken_seq": seq}
-    return found
+    return {
+        one.chain: {"ok": one.ok, "rows": one.rows, "broken_seq": one.finding.seq if one.finding else None}
+        | ({"error": one.error} if one.error else {})
+        for one in outcomes
+    }

@@ -9,7 +9,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from queues.errors import BrokerError
 REFUSED, USAGE = 1, 2
 
 Rows = Sequence[Sequence[Any]]
+Values = Sequence[Mapping[str, Any]]
 
 #: Characters of a bar of progress.
 BAR = 30
@@ -62,14 +63,20 @@ class SubcommandCommand(BaseCommand):
         """A value as JSON on standard output."""
         self.say(to_json(value))
 
-    def say_list(self, as_json: bool, values: list[Any], heads: Sequence[str], rows: Rows, nothing: str) -> None:
-        """A list as JSON or as a table; when there is nothing in it, that is said on standard error."""
+    def say_list(self, as_json: bool, values: Values, nothing: str, names: Sequence[str] = ()) -> None:
+        """Values as JSON or as a table, of some of the names; when there are none, that is said on standard error."""
         if as_json:
             self.say_json(values)
-        elif rows:
-            self.say(table(heads, rows))
+        elif values:
+            self.say(listed(values, names))
         else:
             self.stderr.write(nothing)
+
+    def say_values(self, as_json: bool, values: Mapping[str, Any]) -> None:
+        """Values as JSON, or a line for each name."""
+        width = max(map(len, values))
+        lines = (f"{name.replace('_', ' '):<{width}}  {shown(value)}" for name, value in values.items())
+        self.say(to_json(values) if as_json else "\n".join(lines))
 
     def ask(self, question: str, yes: bool) -> None:
         """Ask before what cannot be undone, unless `--yes`. Raises CommandError when the answer is no."""
@@ -184,15 +191,31 @@ def table(heads: Sequence[str], rows: Rows) -> str:
     return "\n".join(map(line, [list(heads), *cells]))
 
 
+def listed(values: Values, names: Sequence[str] = ()) -> str:
+    """Values by name as a table, of some of the names, or of those that the first one has. Ids are no numbers."""
+
+    def cell(name: str, value: Any) -> Any:
+        is_number = isinstance(value, int) and not isinstance(value, bool) and name != "id"
+        return value if is_number else str(value) if name == "id" else shown(value)
+
+    names = names or list(values[0])
+    heads = [name.removesuffix("_at").replace("_", " ").upper() for name in names]
+    return table(heads, [[cell(name, one.get(name)) for name in names] for one in values])
+
+
 def shown(value: Any) -> str:
     """A value in words of the shell."""
-    if value is None or value == "":
+    if value is None or value in ("", [], {}):
         return "-"
+    if isinstance(value, list):
+        return ", ".join(map(shown, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {shown(one)}" for name, one in value.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime.datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}".removesuffix(".0") if isinstance(value, int | float) else str(value)
 
 
 def seconds(text: str) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -133,22 +132,19 @@ def others() -> list[OtherConnection]:
     return [one for source in sources for one in source.connections(MOST_OTHERS)]
 
 
-def disconnect(connections: Sequence[Connection], by: str, using: str = DEFAULT_DB_ALIAS) -> None:
-    """End connections; recorded as done by `by`. What their clients have not settled is delivered again, and they may
-    come back at once. Nodes obey within a second of the commit. Raises ConnectionGone when the node of one has ended:
-    then nothing is done."""
-    by_node: dict[int, list[int]] = {}
-    for one in connections:
-        by_node.setdefault(one.node_id, []).append(parts_of_id(one.pk)[1])
-    with transaction.atomic(using=using):
-        running = set(Node.objects.using(using).filter(pk__in=by_node).values_list("pk", flat=True))
-        for one in connections:
-            if one.node_id not in running:
-                raise ConnectionGone(f"The node of the connection {one} has ended.")
-            key = "" if one.key_id is None else f" key {one.key_id}"
-            record(by, "disconnect", record_id(one), f"{one.protocol} {one.address}{key} {one.name}".strip(), using)
-        for node, numbers in by_node.items():
-            notify(using, Disconnected(node, tuple(numbers)))
+def disconnect(connection: Connection, using: str = DEFAULT_DB_ALIAS) -> None:
+    """End a connection. What its client has not settled is delivered again, and it may come back at once. Its node
+    obeys within a second of the commit. Raises ConnectionGone when that has ended."""
+    node, number = parts_of_id(connection.pk)
+    if not Node.objects.using(using).filter(pk=node).exists():
+        raise ConnectionGone(f"The node of the connection {connection} has ended.")
+    notify(using, Disconnected(node, (number,)))
+
+
+def described(connection: Connection) -> str:
+    """A connection in the words of the record."""
+    key = "" if connection.key_id is None else f" key {connection.key_id}"
+    return f"{connection.protocol} {connection.address}{key} {connection.name}".strip()
 
 
 def disconnect_id(id: str, by: str, using: str = DEFAULT_DB_ALIAS) -> None:
@@ -166,7 +162,9 @@ def disconnect_id(id: str, by: str, using: str = DEFAULT_DB_ALIAS) -> None:
     found = Connection.objects.using(using).filter(pk=connection_id(int(node), int(number))).first()
     if found is None:
         raise ConnectionGone(f"There is no connection {id} any more, or it is not listed.")
-    disconnect([found], by, using)
+    with transaction.atomic(using=using):
+        record(by, "disconnect", record_id(found), described(found), using)
+        disconnect(found, using)
 
 
 def _is_number(text: str, bits: int) -> bool:

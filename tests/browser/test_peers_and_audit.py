@@ -46,7 +46,7 @@ def test_an_operator_disconnects_a_peer_and_frees_its_name(
     click(operator, By.CSS_SELECTOR, ".object-tools a[href$='/disconnect/']")
     until(operator, seen.text_to_be_present_in_element((By.ID, "content"), "2 in flight"))
     answer_yes(operator, "Yes, disconnect")
-    until_said(operator, "Disconnected: bob.")
+    until_said(operator, "Disconnected bob.")
     until(operator, seen.text_to_be_present_in_element((By.CSS_SELECTOR, ".field-pending .readonly"), "2"))
     assert Mailbox.objects.get().node_id is None
 
@@ -55,7 +55,7 @@ def test_an_operator_disconnects_a_peer_and_frees_its_name(
     Select(operator.find_element(By.NAME, "action")).select_by_value("free_name")
     operator.find_element(By.CSS_SELECTOR, ".actions button").click()
     answer_yes(operator, "Yes, free the name")
-    until_said(operator, "Freed the name: bob.")
+    until_said(operator, "Freed the name bob.")
     assert Mailbox.objects.get().owner is None
 
 

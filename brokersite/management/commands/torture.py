@@ -85,28 +85,21 @@ class Command(BaseCommand):
         database = TortureDatabase(data_dir)
         self._say(f"seed {plan.seed}, data in {data_dir}")
         try:
-            passed = self._run(database, plan)
-            keep = keep or not passed
+            database.start()
+            report = Run(database, plan, self._say).run()
+            for line in describe(report):
+                self._say(line)
+            keep = keep or not report.passed
+            return report.passed
         except (EmbeddedPostgresError, ProcessFailed, OSError, subprocess.CalledProcessError, psycopg.Error) as error:
             keep = True
             raise CommandError(f"The run could not be finished: {error}") from error
         finally:
-            self._leave(database, data_dir, keep)
-        return passed
-
-    def _run(self, database: TortureDatabase, plan: TorturePlan) -> bool:
-        database.start()
-        report = Run(database, plan, self._say).run()
-        for line in describe(report):
-            self._say(line)
-        return report.passed
-
-    def _leave(self, database: TortureDatabase, data_dir: Path, keep: bool) -> None:
-        if keep:
-            database.stop()
-            self._say(f"kept: {data_dir} (remove it with python -m brokersite.embedded remove {data_dir})")
-        else:
-            database.remove()
+            if keep:
+                database.stop()
+                self._say(f"kept: {data_dir} (remove it with python -m brokersite.embedded remove {data_dir})")
+            else:
+                database.remove()
 
     def _say(self, line: str) -> None:
         self.stdout.write(line)

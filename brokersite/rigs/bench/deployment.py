@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
@@ -23,7 +23,7 @@ from queues.counts import queue_counts
 from queues.engine.consume.interest import COLD
 from queues.engine.errors import QueueNotFound
 from queues.errors import Busy
-from queues.models import ApiKey, Interest, Message, Queue, Subscription
+from queues.models import ApiKey, Interest, Mailbox, Message, Queue, Subscription
 from queues.operations.keys import create_key
 from queues.operations.mailboxes import MailboxNotFound, delete_mailbox
 from queues.operations.messages import remove_messages
@@ -40,72 +40,45 @@ def own_name() -> str:
     return f"bench-{secrets.token_hex(5)}"
 
 
-@contextmanager
-def temporary_key(name: str, protocol: str) -> Iterator[str]:
-    """A key for names that begin like this."""
+def make_key(stack: ExitStack, name: str, protocol: str) -> str:
+    """A key for names that begin like this, until the stack ends."""
     patterns = [f"{name}*", f"peer:{name}*"]
     _, key = create_key(name, protocols=[protocol], publish=patterns, consume=patterns)
-    try:
-        yield key
-    finally:
-        ApiKey.objects.filter(name=name).delete()
+    stack.callback(ApiKey.objects.filter(name=name).delete)
+    return key
 
 
-@contextmanager
-def temporary_queue(name: str, audited: bool) -> Iterator[None]:
-    """A queue with default settings."""
-    create_queue(name, audited=audited)
-    try:
-        yield
-    finally:
-        _remove(lambda: delete_queue(name, force=True))
+def make_queue(stack: ExitStack) -> str:
+    """A queue with default settings, until the stack ends; its name."""
+    queue = create_queue(own_name())
+    stack.callback(_remove, queue)
+    return queue.name
 
 
-@contextmanager
-def temporary_subscriptions(driver: BlipMQ, count: int, audited: bool) -> Iterator[tuple[int, ...]]:
-    """Subscriptions of the driver's topic. Raises BenchError."""
-    try:
-        connection = BlipConnection(driver)
+def make_subscriptions(stack: ExitStack, driver: BlipMQ, count: int, audited: bool) -> tuple[int, ...]:
+    """Subscriptions of the driver's topic, until the stack ends. Raises BenchError."""
+    of_topic = Subscription.objects.select_related("queue").filter(topic=driver.topic.encode())
+    stack.callback(lambda: list(map(_remove, [one.queue for one in of_topic.all()])))
+    with closing(BlipConnection(driver)) as connection:
         ids = tuple(connection.subscribe(driver.topic) for _ in range(count))
-        connection.close()
-        mine = _of_topic(driver.topic)
-        if set(ids) != {one.pk for one in mine}:
-            raise BenchError(
-                f"The broker at {driver.endpoint} does not use this command's database: run it with the broker's"
-                f" DATABASE_URL. Its subscriptions of {driver.topic!r} stay, for its operator to delete."
-            )
-        changes: dict[str, Any] = {"audited": True} if audited else {}
-        if count > 1:
-            changes["ack_timeout"] = ACK_TIMEOUT
-        if changes:
-            Queue.objects.filter(pk__in=[one.queue_id for one in mine]).update(**changes)
-        yield ids
-    finally:
-        for one in _of_topic(driver.topic):
-            _remove(partial(_delete, one.queue))
+    mine = list(of_topic.all())
+    if set(ids) != {one.pk for one in mine}:
+        raise BenchError(
+            f"The broker at {driver.endpoint} does not use this command's database: run it with the broker's"
+            f" DATABASE_URL. Its subscriptions of {driver.topic!r} stay, for its operator to delete."
+        )
+    changes: dict[str, Any] = {"audited": True} if audited else {}
+    if count > 1:
+        changes["ack_timeout"] = ACK_TIMEOUT
+    if changes:
+        Queue.objects.filter(pk__in=[one.queue_id for one in mine]).update(**changes)
+    return ids
 
 
-def _delete(queue: Queue) -> None:
-    """Delete a queue; one that is empty, as most are, in fewer steps."""
-    try:
-        delete_queue(queue.name, force=queue_counts(queue.pk).held > 0)
-    except QueueNotEmpty:
-        delete_queue(queue.name, force=True)
-
-
-def _of_topic(topic: str) -> list[Subscription]:
-    return list(Subscription.objects.select_related("queue").filter(topic=topic.encode()))
-
-
-@contextmanager
-def temporary_peers(names: Sequence[str]) -> Iterator[None]:
-    """Peers with these names, which connect themselves."""
-    try:
-        yield
-    finally:
-        for name in names:
-            with suppress(MailboxNotFound):
-                _remove(lambda name=name: delete_mailbox(name, force=True))  # type: ignore[misc]
+def remove_peers(names: Iterable[str]) -> None:
+    """Remove the peers that have connected with these names."""
+    for mailbox in Mailbox.objects.filter(name__in=names).select_related("queue"):
+        _stubbornly(partial(delete_mailbox, mailbox.name, force=True))
 
 
 def unused_queue(name: str) -> Queue:
@@ -126,34 +99,37 @@ def unused_queue(name: str) -> Queue:
     return queue
 
 
-@contextmanager
-def removed_messages(queue: Queue, run: int, size: int) -> Iterator[None]:
-    """Messages of the run and this size are removed from the queue at the end."""
+def remove_messages_of(queue: Queue, run: int, size: int) -> None:
+    """Remove the messages of the run and this size. Raises BenchError."""
+    deadline = time.monotonic() + _STUBBORN
+    own = Substr("payload", 1, 2, output_field=BinaryField())
+    left = Message.objects.annotate(own=own, length=Length("payload")).filter(
+        queue=queue, own=run.to_bytes(2), length=size
+    )
+    while ids := list(left.values_list("pk", flat=True)):
+        if not remove_messages(queue.name, ids):  # nodes hand back what their consumers have left
+            if time.monotonic() > deadline:
+                raise BenchError(f"{len(ids):,} of the benchmark's messages stay in the queue {queue.name!r}.")
+            time.sleep(0.1)
+
+
+def _remove(queue: Queue) -> None:
+    """Delete a queue; one that is empty, as most are, in fewer steps."""
     try:
-        yield
-    finally:
-        deadline = time.monotonic() + _STUBBORN
-        own = Substr("payload", 1, 2, output_field=BinaryField())
-        left = Message.objects.annotate(own=own, length=Length("payload")).filter(
-            queue=queue, own=run.to_bytes(2), length=size
-        )
-        while ids := list(left.values_list("pk", flat=True)):
-            if not remove_messages(queue.name, ids):  # nodes hand back what their consumers have left
-                if time.monotonic() > deadline:
-                    raise BenchError(f"{len(ids):,} of the benchmark's messages stay in the queue {queue.name!r}.")
-                time.sleep(0.1)
+        _stubbornly(lambda: delete_queue(queue.name, force=queue_counts(queue.pk).held > 0))
+    except QueueNotEmpty:
+        _stubbornly(lambda: delete_queue(queue.name, force=True))
 
 
-def _remove(delete: Callable[[], object]) -> None:
+def _stubbornly(delete: Callable[[], object]) -> None:
     deadline = time.monotonic() + _STUBBORN
     while True:
         try:
             delete()
+            return
+        except (QueueNotFound, MailboxNotFound):
+            return
         except Busy as error:
             if time.monotonic() > deadline:
                 raise BenchError(f"The benchmark's queue could not be removed: {error}") from error
             time.sleep(0.2)
-        except QueueNotFound:
-            return
-        else:
-            return

@@ -20,14 +20,13 @@ from typing import Any, Final, NamedTuple
 from brokersite.rigs.bench.columns import Verified, positions, verify
 from brokersite.rigs.bench.drivers import FanoutDriver, RunDriver
 from brokersite.rigs.bench.errors import BenchError, MeasurementOverdue
-from brokersite.rigs.bench.processes import CpuWatch, LoadProcess, LoadProgress, StopCondition, run
+from brokersite.rigs.bench.processes import LINGER, LoadProcess, LoadProgress, run
 from brokersite.rigs.bench.stream import PATIENCE
 from brokersite.rigs.bench.subscribers import Subscribed, subscribe
+from brokersite.rigs.bench.usage import CpuMeter
 
 #: Figures by name; times are microseconds.
 Figures = dict[str, float]
-#: Tells the seconds of processor time that the processes which are measured have used so far.
-ReadCpu = Callable[[], dict[str, float]]
 
 #: Seconds that a consumer or producer waits for word of the broker at a time.
 _WAIT: Final = 0.002
@@ -66,12 +65,14 @@ class MeasurementPlan:
 
 
 class Produced(NamedTuple):
-    """A producer's result: `confirms` has times and the messages confirmed by each."""
+    """A producer's result: the broker's processor seconds meanwhile, by part, as far as `used` for it is known; times,
+    and the messages confirmed by each."""
 
     sent: int
     started: float
     ended: float
     cpu: float
+    used: dict[str, float]
     confirms: tuple[list[float], list[int]]
 
 
@@ -106,6 +107,7 @@ def produce(driver: RunDriver, index: int, plan: MeasurementPlan, progress: Load
         progress.begin(publish_first, lambda: None)
     else:
         progress.begin()
+    before = progress.read_cpu() if index == 0 else {}
     used, started = time.process_time(), time.monotonic()
     end, sent, most = started + plan.seconds, progress.sent[index], plan.most // plan.producers
     while sent < most and time.monotonic() < end:
@@ -122,9 +124,11 @@ def produce(driver: RunDriver, index: int, plan: MeasurementPlan, progress: Load
         confirmed = _hear(hear, confirmed)
     ended = time.monotonic()
     progress.finished[index] = 1
-    produced = Produced(sent, started, ended, time.process_time() - used, ([], []))
+    cpu = time.process_time() - used
     progress.end()
-    return produced
+    after = progress.read_cpu() if index == 0 else {}
+    spent = {part: after[part] - seconds for part, seconds in before.items() if part in after}
+    return Produced(sent, started, ended, cpu, spent, ([], []))
 
 
 def _hear(confirmed: Callable[[float], int], before: int) -> int:
@@ -140,26 +144,25 @@ def consume(driver: RunDriver, index: int, progress: LoadProgress) -> Consumed:
     """Take and acknowledge until all is there."""
     consumer = driver.consumer(index)
     progress.begin()
-    ending, columns, times, counts = StopCondition(progress), [], [], []
+    columns, times, counts = [], [], []
     used = time.process_time()
-    started = settled = time.monotonic()
+    started = settled = last = time.monotonic()
     dirty = False
-    while True:
+    while time.monotonic() - last <= (LINGER if progress.is_complete() else PATIENCE):
         column = consumer.receive(_WAIT)
         if column:
             count = len(column) // 8
             columns.append(column)
-            times.append(time.monotonic())
+            times.append(last := time.monotonic())
             counts.append(count)
             progress.received[index] += count
             dirty = True
         elif dirty and progress.is_complete():
             consumer.settle()
             settled, dirty = time.monotonic(), False
-        if ending.has_come(len(column)):
-            consumed = Consumed(b"".join(columns), started, settled, time.process_time() - used, times, counts)
-            progress.end()
-            return consumed
+    consumed = Consumed(b"".join(columns), started, settled, time.process_time() - used, times, counts)
+    progress.end()
+    return consumed
 
 
 def produce_at_rate(driver: RunDriver, index: int, plan: MeasurementPlan, progress: LoadProgress) -> Produced:
@@ -190,7 +193,7 @@ def produce_at_rate(driver: RunDriver, index: int, plan: MeasurementPlan, progre
         if not driver.confirms and sent < wanted:
             time.sleep(max(0.0, started + sent / rate - time.monotonic()))
     progress.finished[index] = 1
-    return Produced(sent, started, time.monotonic(), time.process_time() - used, (times, counts))
+    return Produced(sent, started, time.monotonic(), time.process_time() - used, {}, (times, counts))
 
 
 def one_in_flight(driver: RunDriver, plan: MeasurementPlan) -> tuple[list[float], list[float]]:
@@ -221,11 +224,9 @@ def one_in_flight(driver: RunDriver, plan: MeasurementPlan) -> tuple[list[float]
     return confirm[_WARM_ALONE:], deliver[_WARM_ALONE:]
 
 
-def many_connections(driver: RunDriver, plan: MeasurementPlan) -> tuple[Figures, list[int], bytes]:
-    """Open many connections, publish on all of them with one message in flight on each, and take it all back.
-
-    Returns the figures, what each has sent, and the numbers received.
-    """
+def many_connections(driver: RunDriver, plan: MeasurementPlan) -> tuple[Figures, list[int]]:
+    """Open many connections, and publish on all of them with one message in flight on each. Returns the figures, and
+    what each has sent."""
     count, began = plan.connections, time.monotonic()
     producers = [driver.producer(index) for index in range(count)]
     opening = time.monotonic() - began
@@ -258,32 +259,31 @@ def many_connections(driver: RunDriver, plan: MeasurementPlan) -> tuple[Figures,
     figures = {"opened_per_s": count / opening, "confirmed_per_s": sum(sent) / took} | _places("confirm", waited)
     for producer in producers:
         producer.close()
-    return figures, sent, _take_back(driver, sum(sent))
-
-
-def _take_back(driver: RunDriver, count: int) -> bytes:
-    consumer = driver.consumer(0)
-    columns, last = [], time.monotonic()
-    while count > 0 and time.monotonic() - last < PATIENCE:
-        if column := consumer.receive(_WAIT):
-            columns.append(column)
-            count -= len(column) // 8
-            last = time.monotonic()
-    consumer.settle()
-    return b"".join(columns)
+    return figures, sent
 
 
 # In the command.
 
 
-def throughput(driver: RunDriver, plan: MeasurementPlan, read_cpu: ReadCpu) -> Figures:
+def _together(
+    driver: RunDriver, plan: MeasurementPlan, progress: LoadProgress, job: Callable[..., Produced], *more: Any
+) -> tuple[list[Produced], list[Consumed]]:
+    """The plan's producers, which do this job, and beside them its consumers; what each has done."""
+    jobs: list[LoadProcess] = [(job, (driver, n, plan, progress, *more)) for n in range(plan.producers)]
+    jobs += [(consume, (driver, n, progress)) for n in range(plan.consumers)]
+    results = run(jobs, plan.limit)
+    return results[: plan.producers], results[plan.producers :]
+
+
+def _take_all(driver: RunDriver, plan: MeasurementPlan, sent: Sequence[int]) -> list[Consumed]:
+    """The plan's consumers, when all is published."""
+    return _together(driver, replace(plan, producers=0), LoadProgress.after(sent, plan.consumers), produce)[1]
+
+
+def throughput(driver: RunDriver, plan: MeasurementPlan, meter: CpuMeter) -> Figures:
     """Producers and consumers at full pace."""
-    progress = LoadProgress(plan.producers, plan.consumers, watched=True)
-    produces: list[LoadProcess] = [(produce, (driver, index, plan, progress, False)) for index in range(plan.producers)]
-    consumes: list[LoadProcess] = [(consume, (driver, index, progress)) for index in range(plan.consumers)]
-    watch = CpuWatch(progress, read_cpu)
-    results = run(produces + consumes, plan.limit)
-    produced, consumed = results[: plan.producers], results[plan.producers :]
+    progress = LoadProgress(plan.producers, plan.consumers, meter=meter)
+    produced, consumed = _together(driver, plan, progress, produce, False)
     sent = [one.sent for one in produced]
     started = min(one.started for one in produced)
     figures: Figures = {
@@ -292,21 +292,20 @@ def throughput(driver: RunDriver, plan: MeasurementPlan, read_cpu: ReadCpu) -> F
     }
     if driver.confirms:
         figures["published_per_s"] = sum(sent) / (max(one.ended for one in produced) - started)
-    figures |= _cpu(sum(one.cpu for one in results), watch, sum(sent))
+    figures |= _cpu(produced, consumed, sum(sent))
     return figures | _wrong(driver, sent, [[one.column for one in consumed]])
 
 
-def fanout(driver: FanoutDriver, plan: MeasurementPlan, read_cpu: ReadCpu) -> Figures:
+def fanout(driver: FanoutDriver, plan: MeasurementPlan, meter: CpuMeter) -> Figures:
     """One producer; every subscriber gets every message. A few processes have all subscribers."""
     count, groups = plan.subscribers, min(plan.subscribers, os.cpu_count() or 1)
     plan = replace(plan, producers=1, window=max(2 * plan.chunk, min(plan.window, MOST_DELIVERIES // count)))
     firsts = [count * n // groups for n in range(groups + 1)]
-    progress = LoadProgress(1, groups, fanout=True, watched=True)
+    progress = LoadProgress(1, groups, fanout=True, meter=meter)
     jobs: list[LoadProcess] = [(produce, (driver, 0, plan, progress, False))]
     jobs += [
         (subscribe, (driver, first, beyond - first, n, progress)) for n, (first, beyond) in enumerate(pairwise(firsts))
     ]
-    watch = CpuWatch(progress, read_cpu, steps=2)
     try:
         results = run(jobs, plan.limit)
     except MeasurementOverdue as error:
@@ -322,18 +321,18 @@ def fanout(driver: FanoutDriver, plan: MeasurementPlan, read_cpu: ReadCpu) -> Fi
         "end_to_end_per_s": count * produced.sent / took, "message_ms": 1000 * took / max(1, produced.sent),
         "messages": count * produced.sent,
     }  # fmt: skip
-    figures |= _cpu(sum(one.cpu for one in results), watch, count * produced.sent)
+    figures |= _cpu([produced], subscribed, count * produced.sent)
     wrong = [[column] for one in subscribed for column in one.columns]
     return figures | _wrong(driver, [produced.sent], wrong)
 
 
-def _cpu(generator: float, watch: CpuWatch, messages: int) -> Figures:
+def _cpu(produced: Sequence[Produced], consumed: Sequence[Consumed | Subscribed], messages: int) -> Figures:
     """Microseconds of processor time a message."""
-    used = {"generator": generator} | watch.used()
+    used = {"generator": sum(one.cpu for one in (*produced, *consumed))} | produced[0].used
     return {f"{part}_cpu_us": 1e6 * seconds / max(1, messages) for part, seconds in used.items()}
 
 
-def backlog(driver: RunDriver, plan: MeasurementPlan, read_cpu: ReadCpu) -> Figures:
+def backlog(driver: RunDriver, plan: MeasurementPlan, meter: CpuMeter) -> Figures:
     """Publish with no consumer, as fast as is confirmed; then drain it.
 
     Where nothing is confirmed a producer would run ahead of the broker without end: it publishes what the plan's rate
@@ -341,13 +340,9 @@ def backlog(driver: RunDriver, plan: MeasurementPlan, read_cpu: ReadCpu) -> Figu
     """
     if not driver.confirms:
         plan = replace(plan, most=int(plan.rate * plan.seconds))
-    filling = LoadProgress(plan.producers, 0)
-    filled: list[Produced] = run(
-        [(produce, (driver, index, plan, filling, True)) for index in range(plan.producers)], plan.limit
-    )
+    filled, _ = _together(driver, replace(plan, consumers=0), LoadProgress(plan.producers, 0), produce, True)
     sent = [one.sent for one in filled]
-    draining = LoadProgress.after(sent, plan.consumers)
-    drained: list[Consumed] = run([(consume, (driver, index, draining)) for index in range(plan.consumers)], plan.limit)
+    drained = _take_all(driver, plan, sent)
     took = max(one.settled for one in drained) - min(one.started for one in drained)
     figures: Figures = {"drained_per_s": sum(sent) / took, "messages": sum(sent)}
     if driver.confirms:
@@ -356,18 +351,14 @@ def backlog(driver: RunDriver, plan: MeasurementPlan, read_cpu: ReadCpu) -> Figu
     return figures | _wrong(driver, sent, [[one.column for one in drained]])
 
 
-def latency(driver: RunDriver, plan: MeasurementPlan, read_cpu: ReadCpu) -> Figures:
+def latency(driver: RunDriver, plan: MeasurementPlan, meter: CpuMeter) -> Figures:
     """Percentiles at the plan's rate, and with one message in flight."""
     confirm, deliver = run([(one_in_flight, (driver, replace(plan, seconds=plan.seconds / 2)))], plan.limit)[0]
     figures: Figures = {"deliver_alone_p50_us": 1e6 * statistics.median(deliver)}
     if driver.confirms:
         figures["confirm_alone_p50_us"] = 1e6 * statistics.median(confirm)
     progress = LoadProgress(plan.producers, plan.consumers)
-    produces: list[LoadProcess] = [(produce_at_rate, (driver, n, plan, progress)) for n in range(plan.producers)]
-    consumes: list[LoadProcess] = [(consume, (driver, index, progress)) for index in range(plan.consumers)]
-    results = run(produces + consumes, plan.limit)
-    produced: list[Produced] = results[: plan.producers]
-    consumed: list[Consumed] = results[plan.producers :]
+    produced, consumed = _together(driver, plan, progress, produce_at_rate)
     rate = plan.rate / plan.producers
     figures |= _places("deliver", _delivered(driver, produced, consumed, rate))
     if driver.confirms:
@@ -376,10 +367,11 @@ def latency(driver: RunDriver, plan: MeasurementPlan, read_cpu: ReadCpu) -> Figu
     return figures | {"messages": sum(sent)} | _wrong(driver, sent, [[one.column for one in consumed]])
 
 
-def connections(driver: RunDriver, plan: MeasurementPlan, read_cpu: ReadCpu) -> Figures:
+def connections(driver: RunDriver, plan: MeasurementPlan, meter: CpuMeter) -> Figures:
     """Many connections, each with one message in flight."""
-    figures, sent, column = run([(many_connections, (driver, plan))], plan.limit)[0]
-    return dict(figures) | {"messages": sum(sent)} | _wrong(driver, sent, [[column]])
+    figures, sent = run([(many_connections, (driver, plan))], plan.limit)[0]
+    consumed = _take_all(driver, replace(plan, consumers=1), sent)
+    return dict(figures) | {"messages": sum(sent)} | _wrong(driver, sent, [[one.column for one in consumed]])
 
 
 def _delivered(
@@ -424,7 +416,7 @@ def _wrong(driver: RunDriver, sent: Sequence[int], groups: Iterable[list[bytes]]
 
 
 #: The measurements, in their order. Only of some that are long enough the processor time is a figure.
-MEASURES: Final[dict[str, Callable[[Any, MeasurementPlan, ReadCpu], Figures]]] = {
+MEASURES: Final[dict[str, Callable[[Any, MeasurementPlan, CpuMeter], Figures]]] = {
     "latency": latency,
     "throughput": throughput,
     "backlog": backlog,

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from brokersite.rigs.bench.errors import BenchError, MeasurementOverdue
 from brokersite.rigs.bench.stream import PATIENCE
+from brokersite.rigs.bench.usage import CpuMeter
 
 #: Seconds that consumers stay after the last message, to see whether one comes twice.
 LINGER: Final = 0.2
@@ -38,18 +39,18 @@ LoadProcess = tuple[Callable[..., Any], tuple[Any, ...]]
 class LoadProgress:
     """Counters of sent messages by producer and received ones by consumer; each counter has one writer.
 
-    With `fanout` every consumer receives every message, so the slowest counts; otherwise they share them. With
-    `watched` the command reads processor times at the start and the end (`CpuWatch`).
+    With `fanout` every consumer receives every message, so the slowest counts; otherwise they share them. With a
+    `meter` the processor time of the broker is read at the start and at the end, when all have ended.
     """
 
-    def __init__(self, producers: int, consumers: int, fanout: bool = False, watched: bool = False) -> None:
+    def __init__(self, producers: int, consumers: int, fanout: bool = False, meter: CpuMeter | None = None) -> None:
         self.sent = RawArray("q", producers)
         self.confirmed = RawArray("q", producers)
         self.received = RawArray("q", consumers)
         self.finished = RawArray("b", producers)
         self.fanout = fanout
-        self.watched = watched
-        self.barrier: Barrier = _context.Barrier(producers + consumers + watched)
+        self.meter = meter
+        self.barrier: Barrier = _context.Barrier(producers + consumers)
 
     @classmethod
     def after(cls, sent: Sequence[int], consumers: int) -> LoadProgress:
@@ -68,9 +69,13 @@ class LoadProgress:
         except threading.BrokenBarrierError:
             raise BenchError("The load processes did not start together.") from None
 
+    def read_cpu(self) -> dict[str, float]:
+        """Processor seconds of the broker so far, by part."""
+        return {} if self.meter is None else self.meter.read()
+
     def end(self) -> None:
-        """Stay until the others have ended too, if the command wants to see the end."""
-        if self.watched:
+        """Stay until the others have ended too, if the processor time is read then."""
+        if self.meter is not None:
             with suppress(threading.BrokenBarrierError):
                 self.barrier.wait()
 
@@ -93,54 +98,6 @@ class LoadProgress:
     def is_complete(self) -> bool:
         """Whether all that will be sent has been received."""
         return all(self.finished) and self.consumed() >= sum(self.sent)
-
-
-class CpuWatch(threading.Thread):
-    """In the command: reads the processor time of others when the load begins and when it has ended."""
-
-    def __init__(self, progress: LoadProgress, read: Callable[[], dict[str, float]], steps: int = 0) -> None:
-        """`steps`: those that the load processes make before they begin."""
-        super().__init__(daemon=True)
-        self._steps = steps
-        self._progress = progress
-        self._read = read
-        self._found: list[dict[str, float]] = []
-        if progress.watched:
-            self.start()
-
-    def run(self) -> None:
-        """Take part in the start and the end. Ctrl-C has to reach the main thread, or it would not be woken by it."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-        with suppress(threading.BrokenBarrierError, BenchError):
-            self._progress.begin(*([lambda: None] * self._steps))
-            self._found.append(self._read())
-            self._progress.barrier.wait()
-            self._found.append(self._read())
-
-    def used(self) -> dict[str, float]:
-        """Seconds between the two, when all load processes have ended."""
-        if self._progress.watched:
-            self.join(PATIENCE)
-        if len(self._found) < 2:
-            return {}
-        before, after = self._found
-        return {part: used - before[part] for part, used in after.items() if part in before}
-
-
-class StopCondition:
-    """Tells a consumer when to stop: all is received and LINGER over, or nothing has come for PATIENCE."""
-
-    def __init__(self, progress: LoadProgress) -> None:
-        self._progress = progress
-        self._last = time.monotonic()
-
-    def has_come(self, count: int) -> bool:
-        """To be called after each read with the number of messages; True when it is time to stop."""
-        now = time.monotonic()
-        if count:
-            self._last = now
-            return False
-        return now - self._last > (LINGER if self._progress.is_complete() else PATIENCE)
 
 
 def run(jobs: Sequence[LoadProcess], seconds: float) -> list[Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -45,14 +45,12 @@ class Deployment:
     sspq_queue: str | None = None
 
 
-Drive = Callable[[int], AbstractContextManager[RunDriver]]
+#: Makes a queue and a driver for it, until the stack ends, given the number of subscribers.
+Drive = Callable[[ExitStack, int], RunDriver]
 
 
 class System(NamedTuple):
-    """A broker to measure: `drive` makes a queue for a measurement and gives a driver for it.
-
-    Its argument is the number of subscribers. `notes` are said under the results.
-    """
+    """A broker to measure; `notes` are said under the results."""
 
     name: str
     measures: tuple[str, ...]
@@ -62,8 +60,9 @@ class System(NamedTuple):
 
     def measure(self, name: str, plan: MeasurementPlan) -> Figures:
         """One measurement. Raises BenchError."""
-        with self.drive(plan.subscribers if name == "fanout" else 1) as driver:
-            return MEASURES[name](driver, plan, self.meter.read)
+        with ExitStack() as stack:
+            driver = self.drive(stack, plan.subscribers if name == "fanout" else 1)
+            return MEASURES[name](driver, plan, self.meter)
 
 
 def open_system(stack: ExitStack, words: str, plan: MeasurementPlan, reach: Deployment, scratch: Path) -> System:
@@ -104,25 +103,20 @@ def _blipmq(
     stack: ExitStack, name: str, endpoint: Endpoint, plan: MeasurementPlan, reach: Deployment, audited: bool
 ) -> System:
     own = deployment.own_name()
-    key = reach.key or stack.enter_context(deployment.temporary_key(own, "blipmq"))
+    key = reach.key or deployment.make_key(stack, own, "blipmq")
 
-    @contextmanager
-    def drive(copies: int) -> Iterator[RunDriver]:
+    def drive(until: ExitStack, copies: int) -> RunDriver:
         topic = f"{own}-{secrets.token_hex(3)}"
         driver = BlipMQ(endpoint, key, topic, size=plan.size, prefetch=plan.prefetch)
-        with deployment.temporary_subscriptions(driver, copies, audited) as ids:
-            yield replace(driver, subscriptions=ids)
+        return replace(driver, subscriptions=deployment.make_subscriptions(until, driver, copies, audited))
 
     measures = ("latency", "throughput", "backlog", "fanout", "connections")
     return System(name, measures, CpuMeter(endpoint, with_postgres=True), drive)
 
 
 def _overhop(name: str, endpoint: Endpoint, plan: MeasurementPlan) -> System:
-    @contextmanager
-    def drive(copies: int) -> Iterator[RunDriver]:
-        queue = deployment.own_name()
-        with deployment.temporary_queue(queue, audited=False):
-            yield Overhop(endpoint, queue, size=plan.size, prefetch=plan.prefetch)
+    def drive(until: ExitStack, copies: int) -> RunDriver:
+        return Overhop(endpoint, deployment.make_queue(until), size=plan.size, prefetch=plan.prefetch)
 
     measures = ("latency", "throughput", "backlog", "connections")
     return System(name, measures, CpuMeter(endpoint, with_postgres=True), drive)
@@ -131,11 +125,10 @@ def _overhop(name: str, endpoint: Endpoint, plan: MeasurementPlan) -> System:
 def _sspq(name: str, endpoint: Endpoint, plan: MeasurementPlan, reach: Deployment) -> System:
     queue = deployment.unused_queue(reach.sspq_queue or settings.BROKER_SSPQ_QUEUE)
 
-    @contextmanager
-    def drive(copies: int) -> Iterator[RunDriver]:
+    def drive(until: ExitStack, copies: int) -> RunDriver:
         driver = Sspq(endpoint, size=plan.size, prefetch=plan.prefetch)
-        with deployment.removed_messages(queue, driver.run, plan.size):
-            yield driver
+        until.callback(deployment.remove_messages_of, queue, driver.run, plan.size)
+        return driver
 
     note = "SSPQ answers neither SEND nor CONFIRM: its rate ends with the last CONFIRM sent."
     return System(name, ("latency", "throughput", "backlog"), CpuMeter(endpoint, with_postgres=True), drive, (note,))
@@ -143,18 +136,17 @@ def _sspq(name: str, endpoint: Endpoint, plan: MeasurementPlan, reach: Deploymen
 
 def _peerbus(stack: ExitStack, name: str, endpoint: Endpoint, plan: MeasurementPlan, reach: Deployment) -> System:
     own = deployment.own_name()
-    key = reach.key or stack.enter_context(deployment.temporary_key(own, "peerbus"))
+    key = reach.key or deployment.make_key(stack, own, "peerbus")
 
-    @contextmanager
-    def drive(copies: int) -> Iterator[RunDriver]:
+    def drive(until: ExitStack, copies: int) -> RunDriver:
         one = f"{own}-{secrets.token_hex(3)}"
         driver = Peerbus(endpoint, PEERBUS_PATH, key, one, plan.consumers, size=plan.size, prefetch=plan.prefetch)
         recipients = [driver.recipient(index) for index in range(plan.consumers)]
         senders = [driver.sender(index) for index in range(max(plan.producers * plan.consumers + 1, plan.connections))]
-        with deployment.temporary_peers([*recipients, *senders]):
-            for recipient in recipients:  # letters to a name that was never registered are dropped
-                Peer(driver, recipient).close()
-            yield driver
+        until.callback(deployment.remove_peers, [*recipients, *senders])
+        for recipient in recipients:  # letters to a name that was never registered are dropped
+            Peer(driver, recipient).close()
+        return driver
 
     note = "peerbus: every letter is signed, and recorded in the audit chain, whose rows stay."
     measures = ("latency", "throughput", "backlog", "connections")
@@ -172,21 +164,17 @@ def _rabbitmq(stack: ExitStack, url: str, plan: MeasurementPlan, scratch: Path) 
         name = f"RabbitMQ {server.version} quorum"
         login = Login(Endpoint("127.0.0.1", server.port))
 
-    @contextmanager
-    def drive(copies: int) -> Iterator[RunDriver]:
+    def drive(until: ExitStack, copies: int) -> RunDriver:
         own = deployment.own_name()
         queues = tuple(f"{own}-{copy}" for copy in range(copies))
         exchange = own if copies > 1 else ""
-        keeper = amqp.AmqpConnection(login)
+        keeper = until.enter_context(closing(amqp.AmqpConnection(login)))
+        until.callback(keeper.delete, queues, exchange)
         for queue in queues:
             keeper.declare(queue)
-        try:
-            if exchange:
-                keeper.fan_out(exchange, queues)
-            yield amqp.Amqp(login, queues, exchange, size=plan.size, prefetch=plan.prefetch)
-        finally:
-            keeper.delete(queues, exchange)
-            keeper.close()
+        if exchange:
+            keeper.fan_out(exchange, queues)
+        return amqp.Amqp(login, queues, exchange, size=plan.size, prefetch=plan.prefetch)
 
     return System(name, tuple(MEASURES), CpuMeter(login.endpoint, with_postgres=False), drive)
 
@@ -206,17 +194,12 @@ def _nats(stack: ExitStack, url: str, plan: MeasurementPlan, scratch: Path) -> S
             else f"NATS {server.version} cannot sync before it answers: its PubAck promises less than a confirm does."
         )
 
-    @contextmanager
-    def drive(copies: int) -> Iterator[RunDriver]:
-        own = deployment.own_name()
-        driver = jetstream.JetStream(login, own, copies, size=plan.size, prefetch=plan.prefetch)
-        keeper = jetstream.NatsConnection(login)
+    def drive(until: ExitStack, copies: int) -> RunDriver:
+        driver = jetstream.JetStream(login, deployment.own_name(), copies, size=plan.size, prefetch=plan.prefetch)
+        keeper = until.enter_context(closing(jetstream.NatsConnection(login)))
         keeper.create(driver, plan.prefetch)
-        try:
-            yield driver
-        finally:
-            keeper.api(f"STREAM.DELETE.{driver.stream}")
-            keeper.close()
+        until.callback(keeper.api, f"STREAM.DELETE.{driver.stream}")
+        return driver
 
     version = jetstream.NatsConnection(login).server.get("version", "?")
     meter = CpuMeter(login.endpoint, with_postgres=False)

@@ -194,8 +194,6 @@ def _audit() -> Iterator[Page]:
 
 def _etl() -> Iterator[Page]:
     yield Page("ETL, start", _address("queues_etlrun_start"))
-    if run := _first(models.EtlRun):
-        yield Page("ETL, progress", _address("queues_etlrun_progress", run.pk))
 
 
 def _access() -> Iterator[Page]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -21,7 +21,7 @@ from queues.etl.errors import JobDied
 from queues.etl.job.class_archive import archive_path
 from queues.etl.job.config import Config
 from queues.etl.options import RunOptions, config_for
-from queues.etl.runner import LOOK_EVERY, job_process
+from queues.etl.runner import follow, job_process
 from queues.sqlfiles import statements
 
 _sql = statements(Path(__file__).with_name("sql"))
@@ -90,18 +90,10 @@ def _config(alias: str, output: Path, progress: Path = Path()) -> Config:
 
 def _job(alias: str, output: Path) -> dict[str, Any]:
     """Run the job to its end; returns its figures."""
-    result: dict[str, Any] = {}
     with job_process(0, lambda progress: _config(alias, output, progress).text()) as job:
-        while True:
-            status = job.status
-            for line in job.lines():
-                result = line.get("result", result)
-                if "error" in line:
-                    raise JobDied(line["error"])
-            if status is not None:
-                break
-            sleep(LOOK_EVERY)
-        if not result:
-            raise JobDied(job.last_words)
+        outcome = follow(job)
+    if "error" in outcome:
+        raise JobDied(outcome["error"])
     shutil.rmtree(output, ignore_errors=True)
+    result: dict[str, Any] = outcome["result"]
     return result

@@ -11,7 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
 from queues.management.shell import REFUSED, SubcommandCommand, seconds, secret_from
-from queues.models import ApiKey
+from queues.models import ApiKey, ApiKeyUse
 from queues.operations import keys
 from queues.operations.audit_log import record, record_id, shell_operator
 
@@ -81,10 +81,13 @@ class Command(SubcommandCommand):
         self._say_key(row, key, options["json"])
 
     def do_list(self, options: dict[str, Any]) -> None:
-        rows = keys.list_keys()
-        heads = ("NAME", "BEGINS", "PROTOCOLS", "PUBLISH", "CONSUME", "MANAGE", "CREATED", "REVOKED", "LAST LOG-IN")
-        values, lines = [_shown(row) for row in rows], [_line(row) for row in rows]
-        self.say_list(options["json"], values, heads, lines, "There are no API keys.")
+        values = [_shown(row) for row in keys.list_keys()]
+        for value in [] if options["json"] else values:
+            value["protocols"] = value["protocols"] or "all"
+            if last := value["last_login"]:
+                value["last_login"] = ApiKeyUse(**last)
+        names = ("name", "hint", "protocols", "publish", "consume", "manage", "created_at", "revoked_at", "last_login")
+        self.say_list(options["json"], values, "There are no API keys.", names)
 
     def do_rotate(self, options: dict[str, Any]) -> None:
         with _known(options["name"]), transaction.atomic():
@@ -121,11 +124,3 @@ def _shown(row: ApiKey) -> dict[str, Any]:
     last = None if use is None else {"at": use.at, "protocol": use.protocol, "address": use.address}
     return {**{field: getattr(row, field) for field in fields}, "last_login": last}
 
-
-def _line(row: ApiKey) -> list[str]:
-    revoked = f"{row.revoked_at:%Y-%m-%d %H:%M}" if row.revoked_at else "-"
-    lists = (row.protocols or ["all"], row.publish, row.consume, row.manage)
-    return [
-        row.name, f"{row.hint}…" if row.hint else "-", *(" ".join(items) or "-" for items in lists),
-        f"{row.created_at:%Y-%m-%d %H:%M}", revoked, str(getattr(row, "use", "-")),
-    ]  # fmt: skip

@@ -17,9 +17,9 @@ from queues.audit.anchoring import anchor_all
 from queues.audit.chains import get_chain, seal, waiting
 from queues.audit.export import export
 from queues.audit.signing import signer
-from queues.audit.verify import Unread, Verification, VerificationProgress, attempt, chain_names, read_copies, verifying
+from queues.audit.verify import Verification, VerificationProgress, attempt, chain_names, read_copies, verifying
 from queues.errors import BrokerError
-from queues.management.shell import REFUSED, USAGE, SubcommandCommand, bar, number, shown, terminal_line
+from queues.management.shell import REFUSED, USAGE, SubcommandCommand, bar, number, terminal_line
 
 
 class Command(SubcommandCommand):
@@ -55,7 +55,7 @@ class Command(SubcommandCommand):
     def do_verify(self, options: dict[str, Any]) -> None:
         copies = read_copies(*(AnchorFile(Path(name)) for name in options["anchors"]))
         names = [options["chain"]] if options["chain"] else chain_names(copies)
-        outcomes: list[Verification | Unread] = []
+        outcomes: list[Verification] = []
         try:
             for name in names:
                 outcomes.append(self._verify(name, copies))
@@ -74,7 +74,7 @@ class Command(SubcommandCommand):
         if broken := _broken_text(outcomes):
             raise CommandError(broken, returncode=REFUSED)
 
-    def _verify(self, name: str, copies: list[Anchor]) -> Verification | Unread:
+    def _verify(self, name: str, copies: list[Anchor]) -> Verification:
         with terminal_line(self.stderr) as show:
             return attempt(name, verifying(name, copies), lambda progress: show(_progress_text(name, progress)))
 
@@ -86,10 +86,8 @@ class Command(SubcommandCommand):
             found: list[dict[str, Any]] = [listing.row_values(row) for row in rows]
         else:
             found = listing.chains()
-        heads = [head.upper() for head in found[0]] if found else []
-        cells = [["" if cell is None else _cell(cell) for cell in row.values()] for row in found]
         nothing = "There are no such rows." if options["id"] else "There are no audit chains yet."
-        self.say_list(options["json"], found, heads, cells, nothing)
+        self.say_list(options["json"], found, nothing)
         self._tell_waiting()
 
     def do_export(self, options: dict[str, Any]) -> None:
@@ -134,33 +132,30 @@ def _progress_text(name: str, progress: VerificationProgress) -> str:
     return f"{name} {bar(share)} {share:4.0%} of {progress.total:,} rows"
 
 
-def _outcome_text(outcome: Verification | Unread) -> str:
-    if isinstance(outcome, Unread):
-        return f"{outcome.chain}: not read to its end: {outcome.why}"
-    if outcome.finding is None:
+def _outcome_text(outcome: Verification) -> str:
+    if outcome.ok:
         parts = [f"{outcome.chain}: {outcome.rows:,} rows are right", f"anchors that agree: {outcome.anchors:,}"]
         if outcome.dropped:
             parts.append(f"{outcome.dropped:,} rows before them were dropped by retention")
         return ", ".join(parts)
-    lines = [f"{outcome.chain}: broken at seq {outcome.finding.seq}: {outcome.finding}"]
+    lines = [f"{outcome.chain}: {outcome.fault}"]
     lines += [f"{outcome.chain}: also at seq {finding.seq}: {finding}" for finding in outcome.findings[1:10]]
     if len(outcome.findings) > 10:
         lines.append(f"{outcome.chain}: and {len(outcome.findings) - 10} findings more")
     return "\n".join(lines)
 
 
-def _broken_text(outcomes: list[Verification | Unread]) -> str:
+def _broken_text(outcomes: list[Verification]) -> str:
     """The chains that are wrong, or could not be read; empty when there is none."""
-    read = [outcome for outcome in outcomes if not isinstance(outcome, Unread)]
-    broken = ", ".join(f"{outcome.chain} at seq {outcome.finding.seq}" for outcome in read if outcome.finding)
-    unread = ", ".join(outcome.chain for outcome in outcomes if isinstance(outcome, Unread))
+    broken = ", ".join(f"{outcome.chain} at seq {outcome.finding.seq}" for outcome in outcomes if outcome.finding)
+    unread = ", ".join(outcome.chain for outcome in outcomes if outcome.error)
     texts = [f"Broken: {broken}." if broken else "", f"Not read to its end: {unread}." if unread else ""]
     return " ".join(filter(None, texts))
 
 
-def _outcome_json(outcome: Verification | Unread) -> dict[str, Any]:
-    if isinstance(outcome, Unread):
-        return {"chain": outcome.chain, "ok": False, "error": outcome.why}
+def _outcome_json(outcome: Verification) -> dict[str, Any]:
+    if outcome.error:
+        return {"chain": outcome.chain, "ok": False, "error": outcome.error}
     first = outcome.finding
     return {
         "chain": outcome.chain, "ok": outcome.ok, "rows": outcome.rows, "dropped": outcome.dropped,
@@ -168,7 +163,3 @@ def _outcome_json(outcome: Verification | Unread) -> dict[str, Any]:
         "finding": str(first) if first else None,
         "findings": [{"kind": found.kind, "seq": found.seq, "text": found.text} for found in outcome.findings],
     }  # fmt: skip
-
-
-def _cell(value: Any) -> Any:
-    return value if isinstance(value, int) and not isinstance(value, bool) else shown(value) if value else value

@@ -6,13 +6,13 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from queues.management.shell import SubcommandCommand, number, table
+from queues.management.shell import SubcommandCommand, number
 from queues.models import Connection
 from queues.operations import connections
 from queues.operations.audit_log import shell_operator
 
-HEADS = ("CONNECTION", "PROTOCOL", "ADDRESS", "KEY", "NAME", "SINCE", "IN/S", "OUT/S", "UNACKED", "BYTES")
 FIGURES = ("in_rate", "out_rate", "unacked", "held_bytes")
+SHOWN = ("id", "protocol", "address", "key", "name", "connected_at", *FIGURES)
 
 
 class Command(SubcommandCommand):
@@ -55,7 +55,7 @@ class Command(SubcommandCommand):
                 "connections": rows,
             })  # fmt: skip
             return
-        self.say(table(HEADS, [_row(one) for one in rows]))
+        self.say_list(False, rows, "There are no connections.", SHOWN)
         for one in totals:
             if one.listed < one.connections:
                 self.stderr.write(f"{one.listed:,} of {one.connections:,} connections over {one.protocol} are listed.")
@@ -74,11 +74,3 @@ def _other_values(one: connections.OtherConnection) -> dict[str, Any]:
         "id": one.id, "protocol": one.protocol, "address": one.address, "name": one.name, "key": None,
         "node": one.node, "connected_at": one.connected_at,
     }  # fmt: skip
-
-
-def _row(one: dict[str, Any]) -> tuple[Any, ...]:
-    figures = ("" if one.get(name) is None else f"{one[name]:,}" for name in FIGURES)
-    return (
-        one["id"], one["protocol"], one["address"], one["key"] or "", one["name"],
-        f"{one['connected_at']:%Y-%m-%d %H:%M:%S}", *figures,
-    )  # fmt: skip

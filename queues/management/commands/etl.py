@@ -18,7 +18,7 @@ from queues.etl import runs
 from queues.etl.errors import InvalidOptions
 from queues.etl.job.config import BODIES
 from queues.etl.options import RunOptions, parse_since
-from queues.management.shell import REFUSED, SubcommandCommand, bar, number, shown, terminal_line
+from queues.management.shell import REFUSED, SubcommandCommand, bar, number, terminal_line
 from queues.models import EtlRun, EtlState
 
 #: Seconds between two looks at a run that is shown on a terminal.
@@ -66,14 +66,14 @@ class Command(SubcommandCommand):
             given["body_schema"] = ""  # the setting's is for json
         chosen = RunOptions(**{name: value for name, value in given.items() if value is not None})
         if options["detach"]:
-            return self._say_run(runs.start(chosen), options["json"])
+            return self.say_values(options["json"], _values(runs.start(chosen)))
         made = runs.create(chosen)
         try:
             with self._bar(made):
                 ended = runs.run(made)
         except KeyboardInterrupt:
             raise CommandError(f"Run {made.pk} was cancelled.", returncode=REFUSED) from None
-        self._say_run(ended, options["json"])
+        self.say_values(options["json"], _values(ended))
         if ended.state != EtlState.SUCCEEDED:
             detail = ended.error or "it was cancelled"
             raise CommandError(f"Run {ended.pk} has {ended.state}: {detail}", returncode=REFUSED)
@@ -85,27 +85,16 @@ class Command(SubcommandCommand):
 
     def do_list(self, options: dict[str, Any]) -> None:
         runs.recover()
-        found = list(EtlRun.objects.all()[: options["limit"]])
-        heads = ["RUN", "STATE", "TRIGGER", "QUEUED", "SECONDS", "ROWS", "LATE", "BYTES", "OUTPUT"]
-        values, rows = [_values(one) for one in found], [_cells(one) for one in found]
-        self.say_list(options["json"], values, heads, rows, "There are no runs yet.")
+        values = [_values(one) for one in EtlRun.objects.all()[: options["limit"]]]
+        names = ("run", "state", "trigger", "queued_at", "seconds", "rows_out", "late_rows", "bytes", "output")
+        self.say_list(options["json"], values, "There are no runs yet.", names)
 
     def do_show(self, options: dict[str, Any]) -> None:
         runs.recover()
-        self._say_run(runs.get(options["run"]), options["json"])
+        self.say_values(options["json"], _values(runs.get(options["run"])))
 
     def do_cancel(self, options: dict[str, Any]) -> None:
-        self._say_run(runs.cancel(options["run"]), options["json"])
-
-    def _say_run(self, one: EtlRun, as_json: bool) -> None:
-        values = _values(one)
-        if as_json:
-            return self.say_json(values)
-        width = max(map(len, values))
-        for name, value in values.items():
-            if value not in (None, "", [], {}):
-                self.say(f"{name.ljust(width)}  {_text(value)}")
-        return None
+        self.say_values(options["json"], _values(runs.cancel(options["run"])))
 
     @contextmanager
     def _bar(self, made: EtlRun) -> Iterator[None]:
@@ -151,17 +140,3 @@ def _values(one: EtlRun) -> dict[str, Any]:
         "window_to": one.window_to, "warnings": one.warnings, "error": one.error, "log": one.log,
         "figures": one.figures,
     }  # fmt: skip
-
-
-def _cells(one: EtlRun) -> list[Any]:
-    seconds = _seconds(one)
-    return [
-        one.pk, one.state, one.trigger, f"{one.queued_at:%Y-%m-%d %H:%M:%S}", "" if seconds is None else seconds,
-        one.rows_out, one.late_rows, one.bytes, one.output,
-    ]  # fmt: skip
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name}: {_text(one)}" for name, one in value.items() if one not in (None, ""))
-    return " ".join(map(str, value)) if isinstance(value, list) else shown(value)

@@ -11,7 +11,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.utils.dateparse import parse_datetime
 
-from queues.management.shell import REFUSED, SubcommandCommand, number, progress, seconds, shown, table
+from queues.management.shell import REFUSED, SubcommandCommand, listed, number, progress, seconds
 from queues.models import BulkAction, BulkOperation, BulkState, Message
 from queues.operations import bulk
 from queues.operations.audit_log import shell_operator
@@ -65,7 +65,7 @@ class Command(SubcommandCommand):
             self.say_json({"messages": rows, "looked": look.looked, "after": look.cursor or None})
             return
         if rows:
-            self.say(table(*_columns(rows)))
+            self.say(listed(rows))
         further = f"; --after {look.cursor} goes on" if look.cursor else ", which is all"
         self.stderr.write(f"Looked at {look.looked:,} messages{further}.")
 
@@ -80,18 +80,12 @@ class Command(SubcommandCommand):
         self.ask(f"{action.label.capitalize()}: {count} messages ({plan.criteria})?", options["yes"])
         operation = bulk.start(plan, shell_operator(), found.count if found.complete else None)
         with progress(self.stderr, "done") as show:
-            while bulk.step(operation.pk):
+            while operation.state == BulkState.RUNNING:
+                more = bulk.step(operation.pk)
                 operation.refresh_from_db()
                 show(operation.done)
-        self._wait(operation)
-
-    def _wait(self, operation: BulkOperation) -> None:
-        """Say how an operation has ended; a node may have done its last steps, and be at one."""
-        while True:
-            operation.refresh_from_db()
-            if operation.state != BulkState.RUNNING:
-                break
-            time.sleep(min(bulk.run_pending(), bulk.BUSY))
+                if not more and operation.state == BulkState.RUNNING:  # a node is at it
+                    time.sleep(bulk.BUSY)
         text = f"{operation.done:,} done, {operation.skipped:,} left alone"
         if operation.state != BulkState.DONE:
             raise CommandError(f"{operation.state}: {operation.error or 'by an operator'} ({text})", returncode=REFUSED)
@@ -105,7 +99,7 @@ class Command(SubcommandCommand):
             }
             for one in BulkOperation.objects.all()[:MOST_LISTED]
         ]  # fmt: skip
-        self.say_list(options["json"], rows, *_columns(rows), "There are no bulk operations.")
+        self.say_list(options["json"], rows, "There are no bulk operations.")
 
     def do_cancel(self, options: dict[str, Any]) -> None:
         if not bulk.cancel(options["id"], shell_operator()):
@@ -139,12 +133,6 @@ def _time(text: str) -> datetime.datetime:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no time, such as 2026-11-23T12:30") from error
     return at if at.tzinfo else at.replace(tzinfo=datetime.UTC)
-
-
-def _columns(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """The heads and the lines of a table."""
-    heads = [name.replace("_at", "").upper() for name in rows[0]] if rows else []
-    return heads, [[str(value) if isinstance(value, int) else shown(value) for value in row.values()] for row in rows]
 
 
 def _live(ids: list[int]) -> list[dict[str, Any]]:

@@ -52,10 +52,9 @@ class Command(SubcommandCommand):
             one.add_argument("name", metavar="NAME")
 
     def do_list(self, options: dict[str, Any]) -> None:
-        jobs = list(operations.list_periodic())
-        heads = ("NAME", "QUEUE", "SCHEDULE", "TIME ZONE", "NEXT RUN", "LAST RUN", "PROBLEM")
-        values, rows = [_shown(job) for job in jobs], [_line(job) for job in jobs]
-        self.say_list(options["json"], values, heads, rows, "There are no periodic jobs.")
+        tell = _shown if options["json"] else _line
+        values = [tell(job) for job in operations.list_periodic()]
+        self.say_list(options["json"], values, "There are no periodic jobs.")
 
     def do_add(self, options: dict[str, Any]) -> None:
         fields = ("timezone", "payload", "priority", "max_attempts", "unique")
@@ -123,7 +122,10 @@ def _when(job: PeriodicJob) -> str:
     return f"{local(job.next_run_at, job.timezone)}, {relative(job.next_run_at, timezone.now())}"
 
 
-def _line(job: PeriodicJob) -> tuple[str, ...]:
-    last = local(job.last_run_at, job.timezone) if job.last_run_at else "-"
-    queue = job.queue.name if job.queue else "deleted"
-    return job.name, queue, job.cron, job.timezone, _when(job), last, job.last_error or "-"
+def _line(job: PeriodicJob) -> dict[str, Any]:
+    """Of the table: times by the schedule's clock."""
+    last = local(job.last_run_at, job.timezone) if job.last_run_at else None
+    return {
+        "name": job.name, "queue": job.queue.name if job.queue else "deleted", "schedule": job.cron,
+        "time zone": job.timezone, "next run": _when(job), "last run": last, "problem": job.last_error,
+    }  # fmt: skip

@@ -9,29 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from django.db import transaction
+from django.db import models, transaction
 
 from queues.addresses import parse_address
 from queues.api import publish
 from queues.counts import QueueCounts, many_counts, queue_counts
-from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number, progress, seconds, shown
-from queues.models import Message, Overflow, Queue, Retention, Route, State
+from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number, progress, seconds
+from queues.models import Message, Queue, Route, State
 from queues.operations import messages as message_operations
 from queues.operations import queues as queue_operations
 from queues.operations.audit_log import record, recorded, shell_operator
 from queues.operations.route_traffic import read_dead_letter_traffic
 
 STATES = {"ready": State.READY, "delayed": State.DELAYED, "dead": State.DEAD, "leased": State.LEASED}
-#: Options of `create`: option, field, type, what it means.
-OPTIONS = (
-    ("--ack-timeout", "ack_timeout", seconds, "SECONDS", "time for a consumer to acknowledge; 0: no limit"),
-    ("--max-attempts", "max_attempts", number(0), "N", "deliveries before a message is a dead letter; 0: no limit"),
-    ("--retry-backoff", "retry_backoff", seconds, "SECONDS", "wait before the second delivery; doubles each time"),
-    ("--retry-backoff-cap", "retry_backoff_cap", seconds, "SECONDS", "longest wait between two deliveries"),
-    ("--ttl", "message_ttl", seconds, "SECONDS", "time until a waiting message expires"),
-    ("--max-length", "max_length", number(1), "N", "most messages held, dead letters not counted"),
-    ("--concurrency-limit", "concurrency_limit", number(1), "N", "most messages being worked on at a time"),
-)
 COUNTS = ("ready", "leased", "delayed", "dead", "published", "settled")
 
 
@@ -47,7 +37,7 @@ class Command(SubcommandCommand):
         do = parser.add_subparsers(
             dest="do", required=True, metavar="create|list|show|pause|resume|purge|move|publish|peek|delete"
         )
-        _add_create(do.add_parser("create", help="make a queue; other options have their defaults"))
+        _add_create(do.add_parser("create", help="make a queue; --ack-timeout 0 is no limit"))
         listing = do.add_parser("list", help="all queues with their counts, those of subscriptions too")
         show = do.add_parser("show", help="one queue: policy, counts, dead letters that went elsewhere, routes")
         pause = do.add_parser("pause", help="deliver nothing more; the queue still takes messages")
@@ -73,13 +63,11 @@ class Command(SubcommandCommand):
             one.add_argument("--yes", action="store_true", help="do not ask")
 
     def do_create(self, options: dict[str, Any]) -> None:
-        fields = [field for _, field, *_ in OPTIONS] + ["overflow", "retention"]
-        policy = {field: options[field] for field in fields if options[field] is not None}
+        policy = {field: options[field] for field in queue_operations.POLICY if options[field] is not None}
         if policy.get("ack_timeout") == 0:
             policy["ack_timeout"] = None
-        if (name := options["dead_letter_queue"]) is not None:
-            policy["dead_letter_queue"] = message_operations.get_queue(name)
-        policy |= {field: options[field] for field in ("audited", "single_active_consumer")}
+        if target := policy.get("dead_letter_queue"):
+            policy["dead_letter_queue"] = message_operations.get_queue(target)
         by, name = shell_operator(), options["name"]
         with transaction.atomic():
             queue_operations.create_queue(name, by=by, **policy)
@@ -90,9 +78,7 @@ class Command(SubcommandCommand):
         counts = many_counts()
         queues = [(queue, counts.get(queue.pk, QueueCounts())) for queue in Queue.objects.all()]
         values = [{"name": q.name, "kind": q.kind, "paused": q.paused, **_counted(c)} for q, c in queues]
-        rows = [(q.name, *_counted(c).values(), "paused" if q.paused else "") for q, c in queues]
-        heads = ("NAME", *map(str.upper, COUNTS), "")
-        self.say_list(options["json"], values, heads, rows, "There are no queues.")
+        self.say_list(options["json"], values, "There are no queues.", ("name", *COUNTS, "paused"))
 
     def do_show(self, options: dict[str, Any]) -> None:
         queue = message_operations.get_queue(options["name"])
@@ -104,11 +90,7 @@ class Command(SubcommandCommand):
         address = f"queue:{queue.name}"
         values["routes_from"] = list(Route.objects.filter(target=address).values_list("source", flat=True))
         values["routes_to"] = list(Route.objects.filter(source=address).values_list("target", flat=True))
-        if options["json"]:
-            self.say_json(values)
-        else:
-            width = max(map(len, values)) + 2
-            self.say("\n".join(f"{name.replace('_', ' '):<{width}}{_text(value)}" for name, value in values.items()))
+        self.say_values(options["json"], values)
 
     def do_pause(self, options: dict[str, Any]) -> None:
         name, paused = options["name"], options["do"] == "pause"
@@ -168,26 +150,30 @@ class Command(SubcommandCommand):
 
     def do_peek(self, options: dict[str, Any]) -> None:
         messages = message_operations.peek(options["name"], STATES[options["state"]], options["limit"])
-        values, rows = [_message(message) for message in messages], [_line(message) for message in messages]
-        heads = ("ID", "ATTEMPTS", "PUBLISHED", "KEY", "PAYLOAD")
-        self.say_list(options["json"], values, heads, rows, f"There is no {options['state']} message.")
+        values = [_message(message) for message in messages]
+        for value in [] if options["json"] else values:
+            text = base64.b64decode(value["payload_base64"])[:60].decode("utf-8", "replace")
+            more = f"… ({value['size']:,} bytes)" if value["size"] > 60 else ""
+            value["payload"] = "".join(c if c.isprintable() else "·" for c in text) + more
+        names = ("id", "attempts", "published_at", "key", "payload")
+        self.say_list(options["json"], values, f"There is no {options['state']} message.", names)
 
 
 def _add_create(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="1 to 255 characters, not beginning with _")
-    for option, field, kind, metavar, help in OPTIONS:
-        parser.add_argument(option, dest=field, type=kind, metavar=metavar, help=help)
-    parser.add_argument(
-        "--audited", action="store_true", help="record each step of a message in the audit chain queue:NAME"
-    )
-    parser.add_argument(
-        "--single-active-consumer", action="store_true", help="deliver to one consumer at a time; the others wait"
-    )
-    parser.add_argument("--overflow", choices=Overflow.values, help="the policy for publishes to a full queue")
-    parser.add_argument("--retention", choices=Retention.values, help="the part of a finished message that is kept")
-    parser.add_argument(
-        "--dead-letter-queue", metavar="QUEUE", help="the target of dead letters (default: they stay with the queue)"
-    )
+    for name in queue_operations.POLICY:
+        field: Any = Queue._meta.get_field(name)
+        given: dict[str, Any]
+        if isinstance(field, models.BooleanField):
+            given = {"action": argparse.BooleanOptionalAction}
+        elif isinstance(field, models.DurationField):
+            given = {"type": seconds, "metavar": "SECONDS"}
+        elif isinstance(field, models.PositiveIntegerField | models.PositiveSmallIntegerField):
+            given = {"type": number(1 if field.null else 0), "metavar": "N"}
+        else:
+            given = {"choices": field.choices and [value for value, _ in field.choices]}
+        option = f"--{name.removeprefix('message_').replace('_', '-')}"
+        parser.add_argument(option, dest=name, help=str(field.help_text or field.verbose_name), **given)
 
 
 def _add_publish(parser: argparse.ArgumentParser) -> None:
@@ -239,10 +225,6 @@ def _counted(counts: QueueCounts) -> dict[str, int]:
     return {name: getattr(counts, name) for name in COUNTS}
 
 
-def _text(value: object) -> str:
-    return ", ".join(map(str, value)) or "-" if isinstance(value, list) else shown(value)
-
-
 def _message(message: Message) -> dict[str, Any]:
     payload = bytes(message.payload)
     try:
@@ -255,13 +237,3 @@ def _message(message: Message) -> dict[str, Any]:
         "key": message.key, "headers": message.headers, "error": message.error, "size": len(payload), "payload": text,
         "payload_base64": base64.b64encode(payload).decode(),
     }  # fmt: skip
-
-
-def _line(message: Message) -> list[str]:
-    payload = bytes(message.payload[:60]).decode("utf-8", "replace")
-    shown = "".join(c if c.isprintable() else "·" for c in payload)
-    size = len(message.payload)
-    return [
-        str(message.origin_id or message.pk), str(message.attempts), f"{message.published_at:%Y-%m-%d %H:%M:%S}",
-        message.key or "-", shown if size <= 60 else f"{shown}… ({size:,} bytes)",
-    ]  # fmt: skip

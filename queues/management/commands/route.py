@@ -56,6 +56,4 @@ class Command(SubcommandCommand):
             }
             for route, went in rows
         ]  # fmt: skip
-        lines = [(route.source, route.target, went.carried, round(went.rate)) for route, went in rows]
-        heads = ("SOURCE", "TARGET", "CARRIED", "CARRIED/S")
-        self.say_list(options["json"], values, heads, lines, "There are no routes.")
+        self.say_list(options["json"], values, "There are no routes.", ("source", "target", "carried", "rate"))

@@ -428,7 +428,7 @@ def test_a_route_is_added_and_removed(admin_client: Client) -> None:
     assert "There is no queue orders yet" in text_of(response)
     route = Route.objects.get()
     assert (route.source, route.target) == ("queue:orders", "topic:t")
-    admin_client.post(address("route", "delete", route.pk), {"post": "yes", "typed": "queue:orders topic:t"})
+    admin_client.post(address("route", "delete", route.pk), {"confirmed": "yes", "typed": "queue:orders topic:t"})
     assert not Route.objects.exists()
 
 
@@ -441,8 +441,8 @@ def test_what_holds_no_messages_is_deleted_after_its_name_or_the_number_was_type
     def delete(typed: dict[str, str], *chosen: Route) -> str:
         if by_action:
             keys = {"action": "delete_selected", "_selected_action": [route.pk for route in chosen]}
-            return text_of(admin_client.post(address("route"), {**keys, "post": "yes", **typed}))
-        return text_of(admin_client.post(address("route", "delete", chosen[0].pk), {"post": "yes", **typed}))
+            return text_of(admin_client.post(address("route"), {**keys, "confirmed": "yes", **typed}))
+        return text_of(admin_client.post(address("route", "delete", chosen[0].pk), {"confirmed": "yes", **typed}))
 
     for typed in ({}, {"typed": "topic:s"}, {"typed": ""}, {"typed": "1 route"}):
         shown = delete(typed, first)
@@ -543,7 +543,7 @@ def test_scopes_change_until_a_key_is_revoked_and_nothing_deletes_it(admin_clien
     row.refresh_from_db()
     assert row.revoked_at is not None
     assert row.publish == ["b"]
-    assert admin_client.post(address("apikey", "delete", row.pk), {"post": "yes"}).status_code == 403
+    assert admin_client.post(address("apikey", "delete", row.pk), {"confirmed": "yes"}).status_code == 403
 
 
 def test_a_key_that_is_revoked_while_its_scopes_are_changed_stays_revoked(

@@ -142,7 +142,7 @@ class TestChains:
     def test_nothing_of_the_audit_is_added_changed_or_deleted(self, admin_client: Client, chain: AuditChain) -> None:
         for model, pk in (("auditchain", chain.pk), ("auditrow", 0)):
             assert admin_client.get(address(model, "add")).status_code == 403
-            assert admin_client.post(address(model, "delete", pk), {"post": "yes"}).status_code in (302, 403)
+            assert admin_client.post(address(model, "delete", pk), {"confirmed": "yes"}).status_code in (302, 403)
             assert admin_client.post(address(model, "change", pk), {"name": "x"}).status_code in (302, 403)
             assert "delete_selected" not in admin_client.get(address(model), follow=True).content.decode()
         chain.refresh_from_db()

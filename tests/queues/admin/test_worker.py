@@ -155,7 +155,7 @@ def test_workers_are_read_only(admin_client: Client) -> None:
     assert admin_client.get(reverse("admin:queues_worker_add")).status_code == 403
     assert admin_client.post(page(worker), {"address": "x"}).status_code == 403
     delete = reverse("admin:queues_worker_delete", args=[worker.pk])
-    assert admin_client.post(delete, {"post": "yes"}).status_code == 403
+    assert admin_client.post(delete, {"confirmed": "yes"}).status_code == 403
     assert Worker.objects.get().address == worker.address
 
 

@@ -136,20 +136,18 @@ class TestRuns:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("".join(f"line {n}\n" for n in range(100)))
         run = make_run(EtlState.RUNNING, stage="audit rows", done=5, total=10, host=socket.gethostname(), log=str(log))
-        answer = admin_client.get(page(run, "progress"))
-        told = answer.json()
-        assert (told["state"], told["finished"]) == ("running", False)
-        stages = re.findall(
-            r'<tr class="(\w+)"><th scope="row">([\w ]+)</th>\s*<td>([^<]*?)\s*</td>', told["html"]
-        )
+        shown = admin_client.get(page(run)).content.decode()
+        assert '<strong class="etl-state">running</strong>' in shown
+        assert "live.js" in shown, "it is kept up to date"
+        stages = re.findall(r'<tr class="(\w+)"><th scope="row">([\w ]+)</th>\s*<td>([^<]*?)\s*</td>', shown)
         assert ("done", "messages", "done") in stages
         assert ("now", "audit rows", "5 of about 10 rows") in stages
         assert ("waiting", "rollups", "-") in stages
-        assert "line 99" in told["html"]
-        assert "line 69" not in told["html"]
-        assert told["html"] in admin_client.get(page(run)).content.decode()
+        assert "line 99" in shown
+        assert "line 69" not in shown
         log.unlink()
-        assert "No such file" in admin_client.get(page(run, "progress")).json()["html"]
+        assert "No such file" in admin_client.get(page(run)).content.decode()
+        assert "live.js" not in admin_client.get(page(make_run(EtlState.FAILED))).content.decode()
 
     def test_no_file_but_a_log_is_ever_shown(self, admin_client: Client, tmp_path: Path) -> None:
         secret = tmp_path / "secret"
@@ -220,13 +218,13 @@ class TestRuns:
     def test_looking_does_nothing(self, admin_client: Client, view: str) -> None:
         assert admin_client.get(page(succeeded(), view)).status_code == 405
 
-    @pytest.mark.parametrize("view", ["cancel", "again", "progress", "change"])
+    @pytest.mark.parametrize("view", ["cancel", "again", "change"])
     def test_a_run_that_is_gone_is_said_to_be(self, admin_client: Client, view: str) -> None:
         run = succeeded()
         address = page(run, view)
         run.delete()
-        answer = admin_client.get(address) if view in ("progress", "change") else admin_client.post(address)
-        assert answer.status_code == (404 if view == "progress" else 302)
+        answer = admin_client.get(address) if view == "change" else admin_client.post(address)
+        assert answer.status_code == 302
 
     def test_a_user_with_view_permission_only_sees_no_buttons_and_is_refused(
         self, client: Client, published: list[int]
@@ -234,12 +232,11 @@ class TestRuns:
         user = User.objects.create_user("staff", is_staff=True)
         client.force_login(user)
         run = make_run(EtlState.RUNNING)
-        assert client.get(page(run, "progress")).status_code == 403
+        assert client.get(page(run)).status_code == 403
         user.user_permissions.add(Permission.objects.get(codename="view_etlrun"))
         shown = client.get(page(run))
         assert shown.status_code == 200
         assert "formaction" not in shown.content.decode()
-        assert client.get(page(run, "progress")).status_code == 200
         for view in ("cancel", "again"):
             assert client.post(page(run, view)).status_code == 403
         assert client.post(reverse("admin:queues_etlrun_start"), {"confirmed": "yes"}).status_code == 403

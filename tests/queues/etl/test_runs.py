@@ -171,14 +171,14 @@ def test_a_run_that_takes_too_long_is_ended_with_all_that_it_has_started(
     play: Play, settings: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child = home / "child"
-    follow = runner.__dict__["_follow"]
+    follow = runner.follow
 
-    def follow_too_long(job: Any, supervisor: Any) -> Any:
+    def follow_too_long(job: Any, *look: Any) -> Any:
         wait_until(lambda: child.exists() and child.read_text(), lambda: "the child")
         settings.BROKER_ETL_TIMEOUT = 0.0
-        return follow(job, supervisor)
+        return follow(job, *look)
 
-    monkeypatch.setattr(runner, "_follow", follow_too_long)
+    monkeypatch.setattr(runner, "follow", follow_too_long)
     play(f"""
         import signal, subprocess
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -196,13 +196,13 @@ def test_a_run_is_cancelled_while_it_runs(play: Play, monkeypatch: pytest.Monkey
     monkeypatch.setattr("queues.etl.run_supervisor.HEARTBEAT", 0.0)
     play("""tell('{"stage": "messages", "done": 0, "total": 0}'); time.sleep(100)""")
     made = runs.create()
-    follow = runner.__dict__["_follow"]
+    follow = runner.follow
 
-    def cancel_first(job: Any, supervisor: Any) -> Any:
+    def cancel_first(job: Any, *look: Any) -> Any:
         runs.cancel(made.pk)
-        return follow(job, supervisor)
+        return follow(job, *look)
 
-    monkeypatch.setattr(runner, "_follow", cancel_first)
+    monkeypatch.setattr(runner, "follow", cancel_first)
     assert runs.run(made).state == EtlState.CANCELLED
     with pytest.raises(NotRunning, match="cancelled"):
         runs.cancel(made.pk)

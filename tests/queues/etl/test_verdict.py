@@ -16,7 +16,7 @@ from queues.audit.anchoring import anchor_all
 from queues.audit.chains import append
 from queues.audit.events import GENESIS, HASH, AuditRecord, hashes_after
 from queues.audit.reading import Block, Connection, read_blocks
-from queues.audit.verify import Unread, Verification, VerificationProgress, verify
+from queues.audit.verify import Verification, VerificationProgress, verify
 from queues.database import connection_parameters
 from queues.etl import verdict
 from queues.etl.job import chains
@@ -197,7 +197,7 @@ def test_a_run_tells_of_a_chain_that_it_cannot_read_and_verifies_the_others(
 
     monkeypatch.setattr("queues.audit.reading.read_blocks", blocks)
     outcomes = verdict.verify_chains([])
-    assert outcomes[0] == Unread("operators", "unforeseen")
+    assert outcomes[0] == Verification(chain="operators", error="unforeseen")
     assert [one.ok for one in outcomes[1:] if isinstance(one, Verification)] == [True, True]
     assert verdict.sentences(outcomes) == ["The audit chain operators was not read to its end: unforeseen."]
     figures = verdict.figures(outcomes)

@@ -155,9 +155,9 @@ def test_routes_are_recorded_by_their_ends(admin_client: Client, by_action: bool
     admin_client.post(address("route", "add"), {"source": "topic:a", "target": "b"})
     route = Route.objects.get()
     if by_action:
-        act(admin_client, "route", "delete_selected", route.pk, post="yes", typed="topic:a queue:b")
+        act(admin_client, "route", "delete_selected", route.pk, confirmed="yes", typed="topic:a queue:b")
     else:
-        admin_client.post(address("route", "delete", route.pk), {"post": "yes", "typed": "topic:a queue:b"})
+        admin_client.post(address("route", "delete", route.pk), {"confirmed": "yes", "typed": "topic:a queue:b"})
     assert not Route.objects.exists()
     assert recorded() == [(event, "route:topic:a→queue:b", "admin", "") for event in ("add", "delete")]
 
@@ -168,7 +168,7 @@ def test_operations_on_periodic_jobs_are_recorded(admin_client: Client) -> None:
     for action in ("run_now", "disable", "enable"):
         act(admin_client, "periodicjob", action, job.pk)
     submit(admin_client, address("periodicjob", "change", job.pk), cron="30 4 * * *")
-    act(admin_client, "periodicjob", "delete_selected", job.pk, post="yes", typed="nightly")
+    act(admin_client, "periodicjob", "delete_selected", job.pk, confirmed="yes", typed="nightly")
     assert not PeriodicJob.objects.exists()
     id = "periodic:nightly"
     assert recorded() == [
@@ -228,7 +228,7 @@ def test_a_refused_permission_leaves_no_row(unprivileged: Client) -> None:
         ("message", "put_back", dead.pk), ("message", "remove", dead.pk), ("apikey", "revoke", key.pk),
         ("route", "delete_selected", route.pk),
     ):  # fmt: skip
-        act(unprivileged, model, action, pk, confirmed="yes", post="yes", typed="orders")
+        act(unprivileged, model, action, pk, confirmed="yes", typed="orders")
     assert unprivileged.post(address("queue", "add"), policy()).status_code == 403
     assert unprivileged.post(address("queue", "change", queue.pk), policy(paused="on")).status_code == 403
     typed = {"confirmed": "yes", "typed": "orders"}
@@ -267,7 +267,7 @@ def test_failed_operations_are_recorded_as_failed(
             address("queue", "delete", queue.pk), {"confirmed": "yes", "typed": "orders"}
         ),
         lambda client, queue: act(
-            client, "route", "delete_selected", Route.objects.get().pk, post="yes", typed="topic:a queue:b"
+            client, "route", "delete_selected", Route.objects.get().pk, confirmed="yes", typed="topic:a queue:b"
         ),
     ],
     ids=["action", "change", "deletion", "deletion of several"],

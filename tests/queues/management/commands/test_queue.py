@@ -46,7 +46,7 @@ def test_every_field_of_the_policy_has_an_option_and_is_shown(shell: Shell) -> N
     parser = argparse.ArgumentParser()
     _add_create(parser)
     options = {action.dest for action in parser._actions}
-    assert set(POLICY) - options == {"paused", "refuse_when_paused", "allow_job_overrides"}  # set in the admin
+    assert set(POLICY) - options == set()
 
 
 def test_an_ack_timeout_of_0_is_none(shell: Shell) -> None:
@@ -63,8 +63,8 @@ def test_the_list_has_the_name_and_the_counts_of_every_queue(shell: Shell) -> No
     assert listed.keys() == {"orders", "_subscription/1/prices"}
     assert listed["orders"].items() >= {"ready": 1, "leased": 2, "delayed": 3, "dead": 4, "paused": False}.items()
     table = shell("queue", "list").out.splitlines()
-    assert table[0].split() == ["NAME", "READY", "LEASED", "DELAYED", "DEAD", "PUBLISHED", "SETTLED"]
-    assert table[2].split() == ["orders", "1", "2", "3", "4", "10", "0"]
+    assert table[0].split() == ["NAME", "READY", "LEASED", "DELAYED", "DEAD", "PUBLISHED", "SETTLED", "PAUSED"]
+    assert table[2].split() == ["orders", "1", "2", "3", "4", "10", "0", "no"]
 
 
 def test_a_queue_is_shown_with_policy_counts_and_routes(shell: Shell) -> None:
