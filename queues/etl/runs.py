@@ -59,16 +59,19 @@ def run(made: EtlRun) -> EtlRun:
 
 
 def start(options: RunOptions, trigger: str = "shell", using: str = DEFAULT_DB_ALIAS) -> EtlRun:
-    """Begin a run, which goes on whatever becomes of this process. Raises what `create` does, and OSError: then the run
-    waits for a process until it is cancelled."""
+    """Begin a run, which goes on whatever becomes of this process. Raises what `create` does, and OSError."""
     made = create(options, trigger=trigger, using=using)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "queues.etl.runner", str(made.pk)],
-        env=child_environment(using, "SPARK_MASTER", "BROKER_ETL_TIMEOUT", "BROKER_ETL_READERS"),
-        start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    threading.Thread(target=process.wait, name=f"ETL run {made.pk}", daemon=True).start()
     queued = EtlRun.objects.using(using).filter(pk=made.pk, state=EtlState.QUEUED)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "queues.etl.runner", str(made.pk)],
+            env=child_environment(using, "SPARK_MASTER", "BROKER_ETL_TIMEOUT", "BROKER_ETL_READERS"),
+            start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+    except OSError as error:
+        queued.update(state=EtlState.FAILED, ended_at=Now(), error=f"No process could be started: {error}")
+        raise
+    threading.Thread(target=process.wait, name=f"ETL run {made.pk}", daemon=True).start()
     queued.update(host=this_process()[0], pid=process.pid)
     return made
 

@@ -66,6 +66,22 @@ def play(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Play:
     return use
 
 
+def test_a_run_for_which_no_process_can_be_started_has_failed_and_is_in_no_others_way(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*command: Any, **options: Any) -> NoReturn:
+        raise OSError("too many processes")
+
+    with monkeypatch.context() as full:
+        full.setattr(subprocess, "Popen", fail)
+        with pytest.raises(OSError, match="too many processes"):
+            runs.start(RunOptions())
+    [ended] = EtlRun.objects.all()
+    assert (ended.state, ended.error) == (EtlState.FAILED, "No process could be started: too many processes")
+    play(f"tell('{RESULT}')")
+    assert runs.run(runs.create()).state == EtlState.SUCCEEDED
+
+
 def test_a_run_that_succeeds_has_the_jobs_figures(play: Play, home: Path) -> None:
     play(f"""
         tell('{{"stage": "messages", "done": 3, "total": 5}}')
