@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from wire.net.address import HostPort
+
 #: Bytes of a nick, a channel, a password or another word of a registration; servers allow far fewer.
 MAX_NAME: Final = 200
 
@@ -16,20 +18,15 @@ class IrcSettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class IrcServer:
+class IrcServer(HostPort):
     """A server of an IRC network."""
 
-    host: str
-    port: int
     tls: ssl.SSLContext | None = None
     password: str = ""
     """Sent with PASS unless empty."""
 
     def __post_init__(self) -> None:
         _check_text("a password", self.password)
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from hydra.transports.datagrams import DatagramPacker, begins_with_message, whol
 from hydra.transports.error_texts import reason
 from hydra.transports.icmp import ask_for_refusals, take_refusals
 from hydra.transports.stream import StreamLink
-from wire.net.address import HostPort, ip_address
+from wire.net.address import ip_address
 from wire.net.limits import LogThrottle
 from wire.net.sockets import bind_all, resolve
 
@@ -51,7 +51,7 @@ async def dial_udp(
     check_udp(address, options)
     sockets = [sock for listener in listeners if isinstance(listener, UdpListener) for sock in listener.sockets]
     try:
-        found = await resolve(HostPort(address.host, address.port), socket.SOCK_DGRAM)
+        found = await resolve(address, socket.SOCK_DGRAM)
         ways = [(sock, remote) for family, remote in found for sock in sockets if sock.reaches(family, remote)]
         if not ways:
             family, remote = found[0]
@@ -67,7 +67,7 @@ async def listen_udp(address: UdpAddress, options: TransportOptions, accept: Acc
     """Listen on all IP addresses of the host, on one port. Raises TransportError."""
     check_udp(address, options)
     try:
-        bound = await bind_all(HostPort(address.host, address.port), socket.SOCK_DGRAM)
+        bound = await bind_all(address, socket.SOCK_DGRAM)
         sockets = [await _serve(sock, options, accept) for sock in bound]
     except (OSError, UnicodeError) as error:
         raise TransportError(f"{address}: {reason(error)}") from error
