@@ -22,7 +22,6 @@ bytes, lists, and dicts with str keys. Anything else raises Unencodable, and not
 import ssl
 from collections.abc import Iterable
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from wire.overhop import requests
@@ -295,9 +294,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -21,7 +21,6 @@ bytes, lists, and dicts with str keys. Anything else raises Unencodable, and not
 import ssl
 from collections.abc import Iterable
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from wire.overhop import requests
@@ -311,9 +310,7 @@ class AsyncClient:
         await self.connect()  # async only
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
