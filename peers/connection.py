@@ -31,11 +31,6 @@ def check_url(url: str) -> None:
         raise ValueError(f"{url!r} is no WebSocket URL, such as ws://127.0.0.1:8000/ws/peerbus") from error
 
 
-def close_of(closed: ConnectionClosed) -> tuple[int | None, str]:
-    """Return the code and the reason of the broker's close frame, None and "" if there was none."""
-    return (None, "") if closed.rcvd is None else (closed.rcvd.code, closed.rcvd.reason)
-
-
 def deadline_in(timeout: float | None) -> float | None:
     """Return the monotonic time so many seconds from now; None for never."""
     return None if timeout is None else time.monotonic() + timeout
@@ -47,8 +42,8 @@ def seconds_to(deadline: float | None) -> float | None:
 
 
 @dataclass(eq=False)
-class Connection:
-    """Carries frames for a core."""
+class PeerConnection:
+    """What the blocking connection and the one for asyncio are given, and what they do alike."""
 
     core: ClientCore
     url: str
@@ -57,14 +52,32 @@ class Connection:
     prefetch: int
     tls: ssl.SSLContext | None
     backoff: Backoff
+
+    def __post_init__(self) -> None:
+        """Nothing happens yet: call `connect`. Raises ValueError for a bad URL."""
+        check_url(self.url)
+
+    def _take(self, message: str | bytes) -> None:
+        if isinstance(message, str):  # binary messages have no meaning
+            self.core.received(message.encode())
+
+    def _disconnected(self, closed: ConnectionClosed | None) -> Exception | None:
+        """The connection has ended, with the broker's close frame if there was one; the rejection, if it was that."""
+        frame = None if closed is None else closed.rcvd
+        return self.core.disconnected(*((None, "") if frame is None else (frame.code, frame.reason)))
+
+
+@dataclass(eq=False)
+class Connection(PeerConnection):
+    """Carries frames for a core."""
+
     _next_attempt: float = 0.0
     _resources: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _socket: ClientConnection | None = None
     _wanted: bool = False
 
     def __post_init__(self) -> None:
-        """Nothing happens yet: call `connect`. Raises ValueError for a bad URL."""
-        check_url(self.url)
+        super().__post_init__()
         self._delays = self.backoff.delays()
 
     def connect(self) -> None:
@@ -175,12 +188,8 @@ class Connection:
             self._postpone()
         return True
 
-    def _take(self, message: str | bytes) -> None:
-        if isinstance(message, str):  # binary messages have no meaning
-            self.core.received(message.encode())
-
     def _drop(self, closed: ConnectionClosed | None) -> Exception | None:
         """Forget the connection, which has ended; return the broker's rejection, if it was one."""
         self._socket = None
         self._resources.close()
-        return self.core.disconnected(*(close_of(closed) if closed else (None, "")))
+        return self._disconnected(closed)
