@@ -70,15 +70,6 @@ class IrcTimes:
     queue: int = 1000
     """Lines that may wait to be sent."""
 
-    def __post_init__(self) -> None:
-        for name in ("connect", "register", "ping", "silence", "join"):
-            if not getattr(self, name) > 0:
-                raise IrcSettingsError(f"the time {name!r} must be more than 0 s, not {getattr(self, name)}")
-        if self.interval < 0:
-            raise IrcSettingsError(f"the time between two lines must be 0 s or more, not {self.interval}")
-        if self.burst < 1 or self.queue < 1:
-            raise IrcSettingsError("at least one line must be allowed at once, and one to wait")
-
 
 def check_nick(nick: str) -> None:
     """Raise IrcSettingsError for a text that no server takes as a nick."""

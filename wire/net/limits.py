@@ -62,14 +62,6 @@ class ListenerOptions:
     allow: tuple[Network, ...] = ()
     tls: ssl.SSLContext | None = None
 
-    def __post_init__(self) -> None:
-        for name in ("max_connections", "max_connections_per_address", "max_unauthenticated", "partial_bytes",
-                     "handshake_timeout", "idle_timeout", "write_timeout"):  # fmt: skip
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be 0 (no limit) or more, not {getattr(self, name)!r}")
-        if self.write_high_water < 1:
-            raise ValueError(f"write_high_water must be at least 1 byte, not {self.write_high_water!r}")
-
     def sweep_interval(self) -> float:
         """Seconds between two looks at the connections: a quarter of the shortest limit, 10 ms to 1 s."""
         limits = [t for t in (self.handshake_timeout, self.idle_timeout, self.write_timeout) if t]
