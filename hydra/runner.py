@@ -104,8 +104,7 @@ class Runner:
         self._sender: Sender | None = None
         self._irc: IrcConnection | None = None
         if options.irc is not None:
-            from hydra.irc.attempt import IrcHandlers
-            from hydra.irc.connection import IrcConnection
+            from hydra.irc.connection import IrcConnection, IrcHandlers
 
             self._irc = IrcConnection(
                 *options.irc,

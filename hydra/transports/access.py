@@ -6,12 +6,16 @@ its own machine only, unless `--insecure` is given.
 
 from __future__ import annotations
 
-from hydra.transports.address import FifoAddress, NodeAddress, TcpAddress
+from hydra.transports.address import FifoAddress, NodeAddress, TcpAddress, UdpAddress
 from hydra.transports.base import TransportError, TransportOptions
 
 
 def check_access(address: NodeAddress, options: TransportOptions) -> None:
-    """Raise TransportError if unauthenticated clients could reach this node at an address."""
+    """Raise TransportError if a secret cannot protect this address, or unauthenticated clients could reach it."""
+    if isinstance(address, UdpAddress) and options.secret:
+        raise TransportError(
+            f"{address}: a shared secret cannot protect datagrams, whose sender can be forged: use TCP"
+        )
     if options.insecure or options.secret or isinstance(address, FifoAddress) or address.is_loopback:
         return
     if isinstance(address, TcpAddress):

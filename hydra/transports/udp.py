@@ -33,14 +33,6 @@ MAX_ACCEPTED: Final = 64
 ATTEMPTS: Final = 4
 
 
-def check_udp(address: UdpAddress, options: TransportOptions) -> None:
-    """Raise TransportError if the options have a secret, which UDP cannot prove."""
-    if options.secret:
-        raise TransportError(
-            f"{address}: a shared secret cannot protect datagrams, whose sender can be forged: use TCP"
-        )
-
-
 async def dial_udp(
     address: UdpAddress, options: TransportOptions, opened: Accept, *, listeners: Sequence[LinkListener] = ()
 ) -> None:
@@ -48,7 +40,6 @@ async def dial_udp(
 
     Only a received datagram shows whether a node is there.
     """
-    check_udp(address, options)
     sockets = [sock for listener in listeners if isinstance(listener, UdpListener) for sock in listener.sockets]
     try:
         found = await resolve(address, socket.SOCK_DGRAM)
@@ -65,7 +56,6 @@ async def dial_udp(
 
 async def listen_udp(address: UdpAddress, options: TransportOptions, accept: Accept) -> UdpListener:
     """Listen on all IP addresses of the host, on one port. Raises TransportError."""
-    check_udp(address, options)
     try:
         bound = await bind_all(address, socket.SOCK_DGRAM)
         sockets = [await _serve(sock, options, accept) for sock in bound]
