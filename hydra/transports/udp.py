@@ -17,7 +17,7 @@ from typing import Any, Final
 from hydra import clock
 from hydra.transports.address import UdpAddress
 from hydra.transports.base import Accept, LinkListener, TransportError, TransportOptions
-from hydra.transports.datagrams import DatagramPacker, begins_with_message, whole_lines
+from hydra.transports.datagrams import begins_with_message, packed, whole_lines
 from hydra.transports.error_texts import reason
 from hydra.transports.icmp import ask_for_refusals, take_refusals
 from hydra.transports.stream import StreamLink
@@ -211,7 +211,7 @@ class UdpCarrier:
         self._socket = socket
         self._idle = options.idle
         self._is_open = True
-        self._packer = DatagramPacker()
+        self._waiting = b""
         self._loop = asyncio.get_running_loop()
         self._heard = clock.now()
         self._timer = self._loop.call_later(self._idle, self._look)
@@ -221,8 +221,7 @@ class UdpCarrier:
         """Send lines; those of one turn of the event loop share datagrams."""
         if not self._is_open:
             return
-        for datagram in self._packer.add(data):
-            self._socket.send(self, datagram)
+        self._waiting += data
         if self._flush_soon is None:
             self._flush_soon = self._loop.call_soon(self._flush)
 
@@ -256,8 +255,10 @@ class UdpCarrier:
 
     def _flush(self) -> None:
         self._flush_soon = None
-        if self._is_open and (datagram := self._packer.take()):
-            self._socket.send(self, datagram)
+        waiting, self._waiting = self._waiting, b""
+        for datagram in packed(waiting):
+            if self._is_open:  # sending may end it
+                self._socket.send(self, datagram)
 
     def _look(self) -> None:
         silent_at = self._heard + self._idle
