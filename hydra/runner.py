@@ -104,8 +104,7 @@ class Runner:
         self._sender: Sender | None = None
         self._irc: IrcConnection | None = None
         if options.irc is not None:
-            from hydra.irc.attempt import IrcHandlers
-            from hydra.irc.connection import IrcConnection
+            from hydra.irc.connection import IrcConnection, IrcHandlers
 
             self._irc = IrcConnection(
                 *options.irc,
@@ -195,7 +194,7 @@ class Runner:
 
     async def _listen(self) -> None:
         await self.driver.start(self.options.listen)
-        self.store.listening(listener.address for listener in self.driver.listeners)
+        self.store.status.listening(listener.address for listener in self.driver.listeners)
 
     async def _leave(self) -> None:
         if self._silence is not None:
@@ -300,7 +299,7 @@ class Runner:
     def happened(self, kind: str, text: str) -> None:
         """See `Watcher`."""
         logger.info("%s: %s", kind, text)
-        self.store.happened(kind, text)
+        self.store.status.happened(kind, text)
         if kind == "irc":
             self._gate_changed()
             self._show_now()
@@ -308,7 +307,7 @@ class Runner:
     def _happened_beside(self, kind: str, text: str) -> None:
         """Note an event of the recorder or the sender."""
         self._faults_beside += kind == "fault"
-        self.store.happened(kind, text)
+        self.store.status.happened(kind, text)
 
     def failed(self, error: Exception) -> None:
         """Begin the node anew from its row, as after a crash, unless that happens too often."""
@@ -337,7 +336,7 @@ class Runner:
     # Periodic work.
 
     def _show_now(self) -> None:
-        self.store.publish_status(snapshot(self.driver.node, clock.now(), self._faults_beside + self.driver.faults))
+        self.store.status.publish(snapshot(self.driver.node, clock.now(), self._faults_beside + self.driver.faults))
 
     async def _show(self) -> None:
         while True:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from hydra.protocol.lines import is_sendable
@@ -29,29 +30,23 @@ LONGEST_REASON: Final = 200
 NO_LINE: Final = "no line for IRC: one line of UTF-8, JOIN, PART, PRIVMSG, NOTICE, MODE, TOPIC or KICK, up to 510 bytes"
 
 
+@dataclass(eq=False)
 class Sender(Waiter):
     """Takes lines from a queue, one after the other."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        queue: str,
-        gate: SendGate,
-        database: DatabaseThread,
-        submit: Callable[[str, str], None],
-        happened: Callable[[str, str], None],
-    ) -> None:
+    engine: Engine
+    queue: str
+    gate: SendGate
+    database: DatabaseThread
+    submit: Callable[[str, str], None]
+    happened: Callable[[str, str], None]
+    _buffer: LocalQueue | None = None
+    _next: asyncio.Future[Delivery | None] | None = None
+    _sending: bool = False
+    _stopping: bool = False
+
+    def __post_init__(self) -> None:
         super().__init__(key=None)
-        self._engine = engine
-        self._queue = queue
-        self._gate = gate
-        self._database = database
-        self._submit = submit
-        self._happened = happened
-        self._buffer: LocalQueue | None = None
-        self._next: asyncio.Future[Delivery | None] | None = None
-        self._sending = False
-        self._stopping = False
         self._task = asyncio.create_task(self._work(), name="hydra sender")
 
     async def stop(self) -> None:
@@ -80,7 +75,7 @@ class Sender(Waiter):
 
     def gate_changed(self) -> None:
         """Stop waiting for a message if the gate is closed: other nodes should have it."""
-        if not self._gate.is_open():
+        if not self.gate.is_open():
             self.refuse()
 
     # The work.
@@ -88,16 +83,16 @@ class Sender(Waiter):
     async def _work(self) -> None:
         while not self._stopping:
             try:
-                await self._gate.wait()
+                await self.gate.wait()
                 delivery = await self._take()
                 if delivery is not None:
                     self._sending = True
                     await self._send_alone(delivery)
             except (EngineError, OSError) as error:
-                logger.info("%s: %s", self._queue, error)
+                logger.info("%s: %s", self.queue, error)
                 await asyncio.sleep(0 if self._stopping else RETRY * random.uniform(0.5, 1.5))
             except Exception as error:
-                logger.error("%s: a fault in taking a message: %s", self._queue, error, exc_info=error)
+                logger.error("%s: a fault in taking a message: %s", self.queue, error, exc_info=error)
                 self._buffer = None
                 await asyncio.sleep(RETRY)
             finally:
@@ -107,16 +102,16 @@ class Sender(Waiter):
         """The next message; None if there is none while the gate is open."""
         buffer = self._buffer
         if buffer is None or buffer.closed:
-            buffer = self._buffer = await self._engine.queue(self._queue)
+            buffer = self._buffer = await self.engine.queue(self.queue)
         self._next = asyncio.get_running_loop().create_future()
         buffer.wait(self)
         try:
             delivery = await self._next
         finally:
             buffer.cancel(self)
-            if not self._gate.is_open():
+            if not self.gate.is_open():
                 buffer.leave(self, finish=True)
-        if delivery is None and self._gate.is_open():  # paused, or the engine reconnects
+        if delivery is None and self.gate.is_open():  # paused, or the engine reconnects
             await asyncio.sleep(RETRY)
         return delivery
 
@@ -130,8 +125,8 @@ class Sender(Waiter):
             tag, buffer = delivery[0], self._buffer
             entry = None if buffer is None else buffer.unacked.get(tag)
             reason = f"a fault in saying it: {type(error).__name__}: {error}"[:LONGEST_REASON]
-            logger.error("%s: message %s was given up: %s", self._queue, entry and entry[0], reason, exc_info=error)
-            self._happened("fault", f"{self._queue}: message {entry and entry[0]} was given up: {reason}")
+            logger.error("%s: message %s was given up: %s", self.queue, entry and entry[0], reason, exc_info=error)
+            self.happened("fault", f"{self.queue}: message {entry and entry[0]} was given up: {reason}")
             if buffer is not None and entry is not None:
                 buffer.bury(tag, reason)
 
@@ -147,22 +142,22 @@ class Sender(Waiter):
         if line is None:
             buffer.bury(tag, NO_LINE)
             return
-        if not self._gate.is_open():
+        if not self.gate.is_open():
             buffer.hand_back(tag)
             return
         try:
-            new = await self._database.run(claim, message)
-            if new and not self._gate.is_open():
-                await self._database.run(release, message)
+            new = await self.database.run(claim, message)
+            if new and not self.gate.is_open():
+                await self.database.run(release, message)
                 buffer.hand_back(tag)
                 return
         except (EngineError, OSError, asyncio.CancelledError):
             buffer.hand_back(tag)
             raise
         if new:
-            self._submit(str(message), line)
+            self.submit(str(message), line)
         else:
-            self._happened("line lost", f"message {message} was taken before, by a node that died with it")
+            self.happened("line lost", f"message {message} was taken before, by a node that died with it")
         buffer.ack(tag)
 
 

@@ -6,41 +6,27 @@ for a condition, which is looked at whenever something has changed.
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from peers.client_core import ClientCore
 from peers.codec.envelope import MAX_FRAME
-from peers.connection import LINGER, check_url, close_of
-from wire.client.backoff import Backoff
+from peers.connection import LINGER, PeerConnection
 from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, again
 
 
 @dataclass(eq=False)
-class AsyncConnection:
+class AsyncConnection(PeerConnection):
     """Carries frames for a core, for any number of tasks."""
 
-    core: ClientCore
-    url: str
-    _: KW_ONLY
-    timeout: float
-    prefetch: int
-    tls: ssl.SSLContext | None
-    backoff: Backoff
     _socket: ClientConnection | None = None
     _runner: asyncio.Task[None] | None = None
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _unsent: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def __post_init__(self) -> None:
-        """Nothing happens yet: call `connect`. Raises ValueError for a bad URL."""
-        check_url(self.url)
 
     async def connect(self) -> None:
         """Connect and register. Raises OSError, Rejected, ConnectionLost, ReplyTimeout, ProtocolViolation."""
@@ -175,14 +161,10 @@ class AsyncConnection:
                 self.tell()
                 return
 
-    def _take(self, message: str | bytes) -> None:
-        if isinstance(message, str):  # binary messages have no meaning
-            self.core.received(message.encode())
-
     async def _drop(self, closed: ConnectionClosed | None) -> Exception | None:
         """Forget the connection, which has ended; return the broker's rejection, if it was one."""
         socket, self._socket = self._socket, None
-        rejection = self.core.disconnected(*(close_of(closed) if closed else (None, "")))
+        rejection = self._disconnected(closed)
         if socket is not None:
             await socket.close()
         return rejection

@@ -13,7 +13,6 @@ those that were delivered and not acknowledged come again, but the host gets no 
 import contextlib
 import ssl
 from collections.abc import Callable, Generator, Mapping
-from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 from peers.client_async import AsyncPeerClient
@@ -187,9 +186,7 @@ class PeerClient:
         self.connect()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
         else:

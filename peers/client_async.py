@@ -14,7 +14,6 @@ import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 # sync: from collections.abc import Generator
-from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 from peers.async_connection import AsyncConnection
@@ -196,9 +195,7 @@ class AsyncPeerClient:
         await self.connect()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             await self.close()
         else:

@@ -7,6 +7,7 @@ import contextlib
 import ssl
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
@@ -30,11 +31,6 @@ def check_url(url: str) -> None:
         raise ValueError(f"{url!r} is no WebSocket URL, such as ws://127.0.0.1:8000/ws/peerbus") from error
 
 
-def close_of(closed: ConnectionClosed) -> tuple[int | None, str]:
-    """Return the code and the reason of the broker's close frame, None and "" if there was none."""
-    return (None, "") if closed.rcvd is None else (closed.rcvd.code, closed.rcvd.reason)
-
-
 def deadline_in(timeout: float | None) -> float | None:
     """Return the monotonic time so many seconds from now; None for never."""
     return None if timeout is None else time.monotonic() + timeout
@@ -45,32 +41,44 @@ def seconds_to(deadline: float | None) -> float | None:
     return None if deadline is None else max(deadline - time.monotonic(), 0.0)
 
 
-class Connection:
+@dataclass(eq=False)
+class PeerConnection:
+    """What the blocking connection and the one for asyncio are given, and what they do alike."""
+
+    core: ClientCore
+    url: str
+    _: KW_ONLY
+    timeout: float
+    prefetch: int
+    tls: ssl.SSLContext | None
+    backoff: Backoff
+
+    def __post_init__(self) -> None:
+        """Nothing happens yet: call `connect`. Raises ValueError for a bad URL."""
+        check_url(self.url)
+
+    def _take(self, message: str | bytes) -> None:
+        if isinstance(message, str):  # binary messages have no meaning
+            self.core.received(message.encode())
+
+    def _disconnected(self, closed: ConnectionClosed | None) -> Exception | None:
+        """The connection has ended, with the broker's close frame if there was one; the rejection, if it was that."""
+        frame = None if closed is None else closed.rcvd
+        return self.core.disconnected(*((None, "") if frame is None else (frame.code, frame.reason)))
+
+
+@dataclass(eq=False)
+class Connection(PeerConnection):
     """Carries frames for a core."""
 
-    def __init__(
-        self,
-        core: ClientCore,
-        url: str,
-        *,
-        timeout: float,
-        prefetch: int,
-        tls: ssl.SSLContext | None,
-        backoff: Backoff,
-    ) -> None:
-        """Make a connection that is not open yet: call `connect`. Raises ValueError for a bad URL."""
-        check_url(url)
-        self._core = core
-        self._url = url
-        self._timeout = timeout
-        self._prefetch = prefetch
-        self._tls = tls
-        self._backoff = backoff
-        self._delays = backoff.delays()
-        self._next_attempt = 0.0
-        self._resources = contextlib.ExitStack()
-        self._socket: ClientConnection | None = None
-        self._wanted = False
+    _next_attempt: float = 0.0
+    _resources: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _socket: ClientConnection | None = None
+    _wanted: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._delays = self.backoff.delays()
 
     def connect(self) -> None:
         """Connect and register. Raises OSError, Rejected, ConnectionLost, ReplyTimeout, ProtocolViolation."""
@@ -81,7 +89,7 @@ class Connection:
             self._drop(None)
             raise
         self._wanted = True
-        self._delays = self._backoff.delays()
+        self._delays = self.backoff.delays()
 
     def push(self) -> None:
         """Send the core's outgoing frames, if there is a connection or one can be made now."""
@@ -101,8 +109,8 @@ class Connection:
 
     def check(self) -> None:
         """Raise the error that ended the client, or ConnectionLost if it is closed."""
-        if self._core.error is not None:
-            raise again(self._core.error)
+        if self.core.error is not None:
+            raise again(self.core.error)
         if not self._wanted:
             raise ConnectionLost("not connected")
 
@@ -114,24 +122,24 @@ class Connection:
     def _open(self) -> ClientConnection:
         try:
             opening = connect(
-                self._url, ssl=self._tls, compression=None, max_size=MAX_FRAME, max_queue=self._prefetch,
-                open_timeout=self._timeout, close_timeout=LINGER,
+                self.url, ssl=self.tls, compression=None, max_size=MAX_FRAME, max_queue=self.prefetch,
+                open_timeout=self.timeout, close_timeout=LINGER,
             )  # fmt: skip
         except WebSocketException as error:
             raise ProtocolViolation(f"no WebSocket there: {error}") from error
         return self._resources.enter_context(opening)
 
     def _register(self, socket: ClientConnection) -> None:
-        deadline = deadline_in(self._timeout)
-        self._core.connected()
+        deadline = deadline_in(self.timeout)
+        self.core.connected()
         try:
-            socket.send(self._core.outgoing.popleft(), text=True)
-            while not self._core.established:
+            socket.send(self.core.outgoing.popleft(), text=True)
+            while not self.core.established:
                 self._take(socket.recv(seconds_to(deadline)))
         except ConnectionClosed as closed:
             raise self._drop(closed) or ConnectionLost(str(closed)) from closed
         except TimeoutError:
-            raise ReplyTimeout(f"no answer to the register for {self._timeout} s") from None
+            raise ReplyTimeout(f"no answer to the register for {self.timeout} s") from None
 
     def _step(self, deadline: float | None) -> bool:
         """Send, and take one frame, or connect again. False when the time is over."""
@@ -160,7 +168,7 @@ class Connection:
         self.check()
 
     def _send(self) -> None:
-        outgoing = self._core.outgoing
+        outgoing = self.core.outgoing
         try:
             while outgoing and self._socket is not None:
                 self._socket.send(outgoing.popleft(), text=True)
@@ -180,12 +188,8 @@ class Connection:
             self._postpone()
         return True
 
-    def _take(self, message: str | bytes) -> None:
-        if isinstance(message, str):  # binary messages have no meaning
-            self._core.received(message.encode())
-
     def _drop(self, closed: ConnectionClosed | None) -> Exception | None:
         """Forget the connection, which has ended; return the broker's rejection, if it was one."""
         self._socket = None
         self._resources.close()
-        return self._core.disconnected(*(close_of(closed) if closed else (None, "")))
+        return self._disconnected(closed)

@@ -45,4 +45,4 @@ class WireCollector(Collector):
             text = "Connections whose handshake is not complete."
             yield GaugeMetricFamily("fivewire_unauthenticated_connections", text, limits.unauthenticated)
             text = "Bytes received of frames that are not complete or not handled yet."
-            yield GaugeMetricFamily("fivewire_partial_bytes", text, limits.partial.total)
+            yield GaugeMetricFamily("fivewire_partial_bytes", text, limits.held)

@@ -6,23 +6,16 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from queues.engine import Engine
 from queues.keysessions import KeySessions
 from queues.throttle import FailureThrottle
 from wire.net.listener import Listener
 from wire.net.siblings import Siblings, State
+from wire.session import WireSession
 from wire.unconfirmed import UnconfirmedByClient
 
 SATURATED = "engine"
-
-
-class Revocable(Protocol):
-    """A session that an API key has opened."""
-
-    def revoke(self) -> None:
-        """The key was revoked or changed: end the connection."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,11 +47,11 @@ class Server:
         self.siblings: Siblings | None = None
         #: Messages that a protocol without answers could not keep, by reason.
         self.lost_publishes: Counter[str] = Counter()
-        self.by_key = KeySessions[Revocable](self.over_quota)
+        self.by_key = KeySessions[WireSession](self.over_quota)
         engine.on_saturation.append(self._saturate)
         engine.on_key_change.append(self._key_changed)
 
-    def admit(self, key: int, session: Revocable) -> bool:
+    def admit(self, key: int, session: WireSession) -> bool:
         """Remember which key opened a session; False, and nothing is remembered, when it has opened too many."""
         return self.by_key.admit(key, session, self.quotas.connections_per_key)
 

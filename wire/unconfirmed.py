@@ -72,7 +72,4 @@ class UnconfirmedByClient:
 
     def of(self, client: Hashable) -> Unconfirmed:
         """Return a client's count, for a session to keep as long as it lives."""
-        found = self._by_client.get(client)
-        if found is None:
-            found = self._by_client[client] = Unconfirmed(self._engine, self._limit, self._over)
-        return found
+        return self._by_client.setdefault(client, Unconfirmed(self._engine, self._limit, self._over))

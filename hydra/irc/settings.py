@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from wire.net.address import HostPort
+
 #: Bytes of a nick, a channel, a password or another word of a registration; servers allow far fewer.
 MAX_NAME: Final = 200
 
@@ -16,20 +18,15 @@ class IrcSettingsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class IrcServer:
+class IrcServer(HostPort):
     """A server of an IRC network."""
 
-    host: str
-    port: int
     tls: ssl.SSLContext | None = None
     password: str = ""
     """Sent with PASS unless empty."""
 
     def __post_init__(self) -> None:
         _check_text("a password", self.password)
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +69,6 @@ class IrcTimes:
     """Between two further lines; 0: as fast as the server reads."""
     queue: int = 1000
     """Lines that may wait to be sent."""
-
-    def __post_init__(self) -> None:
-        for name in ("connect", "register", "ping", "silence", "join"):
-            if not getattr(self, name) > 0:
-                raise IrcSettingsError(f"the time {name!r} must be more than 0 s, not {getattr(self, name)}")
-        if self.interval < 0:
-            raise IrcSettingsError(f"the time between two lines must be 0 s or more, not {self.interval}")
-        if self.burst < 1 or self.queue < 1:
-            raise IrcSettingsError("at least one line must be allowed at once, and one to wait")
 
 
 def check_nick(nick: str) -> None:

@@ -102,7 +102,6 @@ class Induction:
         core.answer(link, Welcome(ind))
         core.answer(link, Hello(ind, core.id, core.voter))
         link.on(links.Event.ADMITTED)
-        core.links.sort()
 
     def proceed(self) -> None:
         """Begin with the next server that knocked, if this node is free and in term."""
@@ -154,7 +153,6 @@ class Induction:
         core.answer(mediation.link, hello)
         core.say(hello)
         mediation.link.on(links.Event.ADMITTED)
-        core.links.sort()
 
     def forget_node(self, id: int) -> None:
         """Wait no longer for the agreement of a dropped node."""
@@ -264,7 +262,6 @@ class Induction:
             return False
         if isinstance(message, Welcome):
             joined = link.on(links.Event.WELCOMED) is links.Action.JOIN
-            self.core.links.sort()
             return joined
         self._met(message, link)
         return False
@@ -276,5 +273,4 @@ class Induction:
             link.meet(message.id)
         if link.asked and message.voter is not None and not link.extended:
             link.set_extended(True)
-            core.links.sort()
         core.members.register(message.id, message.voter if link.extended else None, core.now)

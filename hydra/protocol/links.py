@@ -137,11 +137,21 @@ class Links:
 
     def __init__(self) -> None:
         self._links: dict[int, NodeLink] = {}
-        self.joined: tuple[int, ...] = ()
-        self.extended: tuple[int, ...] = ()
+
+    @property
+    def joined(self) -> tuple[int, ...]:
+        """The links over which both sides are nodes."""
+        return tuple(link.number for link in self._links.values() if link.state is State.JOINED)
+
+    @property
+    def extended(self) -> tuple[int, ...]:
         """The joined links to neighbours that know attributes."""
-        self.plain: tuple[int, ...] = ()
+        return tuple(link.number for link in self._links.values() if link.state is State.JOINED and link.extended)
+
+    @property
+    def plain(self) -> tuple[int, ...]:
         """The other joined links."""
+        return tuple(link.number for link in self._links.values() if link.state is State.JOINED and not link.extended)
 
     def __iter__(self) -> Iterator[NodeLink]:
         return iter(list(self._links.values()))
@@ -162,7 +172,6 @@ class Links:
         link = self._links.pop(number, None)
         if link is not None:
             link.on(Event.CLOSED)
-            self.sort()
         return link
 
     def of_peer(self, id: int) -> list[NodeLink]:
@@ -172,10 +181,3 @@ class Links:
     def targets(self) -> set[str]:
         """The dialled addresses that are connected."""
         return {link.target for link in self._links.values() if link.target is not None}
-
-    def sort(self) -> None:
-        """Bring the groups up to date after a link has joined or its neighbour has shown attributes."""
-        joined = [link for link in self._links.values() if link.state is State.JOINED]
-        self.joined = tuple(link.number for link in joined)
-        self.extended = tuple(link.number for link in joined if link.extended)
-        self.plain = tuple(link.number for link in joined if not link.extended)

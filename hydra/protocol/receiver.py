@@ -44,7 +44,6 @@ class Receiver:
         if plain == message or not link.asked:
             return plain
         link.set_extended(True)
-        self.transitions.core.links.sort()
         return message
 
     def _take_handshake(self, link: NodeLink, message: Message) -> None:

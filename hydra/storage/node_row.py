@@ -3,7 +3,7 @@
     store = await NodeStore.open("alpha", conninfo_from_settings(), StoreHandlers(...))
     node = Node(name="alpha", stored=store.stored, position=store.lease.position, ...)
     await store.write(stored)  # for a Persist; returns when it is committed
-    store.publish_status(snapshot(node, now))
+    store.status.publish(snapshot(node, now))
     await store.close()
 
 One process runs a node at a time, while its session holds an advisory lock. After the session is lost another process
@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +25,6 @@ from hydra import clock
 from hydra.errors import StoreBroken, StoreClosed, StoreError
 from hydra.notifications import CHANNEL, OperatorCommand, parse_command
 from hydra.protocol.effects import StoredNode
-from hydra.snapshot import NodeSnapshot, Occurrence
 from hydra.storage import node_lease
 from hydra.storage.database import LONGEST, LOST, Connection, connect, session_name
 from hydra.storage.node_lease import NodeLease
@@ -67,9 +66,10 @@ class NodeStore:
         self.lease = lease
         self._conninfo = conninfo
         self._handlers = handlers
-        self._status_writer = StatusWriter()
-        self._vote_log = VoteLog(lease.stored)
         self._wake = asyncio.Event()
+        self.status = StatusWriter(self._wake.set)
+        """What operators see of the node."""
+        self._vote_log = VoteLog(lease.stored)
         self._lost = False
         self._closing = False
         self._error: StoreError | None = None
@@ -149,25 +149,6 @@ class NodeStore:
             raise self._error
         return self.stored
 
-    def publish_status(self, status: NodeSnapshot) -> None:
-        """Show a snapshot, a changed role, term, leader or IRC state at once; its occurrences become events."""
-        self._status_writer.publish(status)
-        self._wake.set()
-
-    def listening(self, addresses: Iterable[str]) -> None:
-        """Show the node's listening addresses."""
-        self._status_writer.listening(addresses)
-        self._wake.set()
-
-    def happened(self, kind: str, text: str) -> None:
-        """Note an event for operators."""
-        self.events([Occurrence(kind, self._status_writer.term, text)])
-
-    def events(self, events: Sequence[Occurrence]) -> None:
-        """Note events for operators."""
-        self._status_writer.note(events)
-        self._wake.set()
-
     # Sessions.
 
     async def _supervise(self, session: StoreConnections) -> None:
@@ -210,14 +191,14 @@ class NodeStore:
         if not self._lost:
             self._lost = True
             logger.warning("the node %s has lost the database: %s", self.lease.name, reason)
-            self.happened("database lost", reason)
+            self.status.happened("database lost", reason)
             self._handlers.on_lost(reason)
 
     def _say_back(self) -> None:
         if self._lost:
             self._lost = False
             logger.info("the node %s has the database again", self.lease.name)
-            self.happened("database back", "the node may speak again")
+            self.status.happened("database back", "the node may speak again")
             self._handlers.on_back()
 
     def _hear(self, payload: str) -> None:
@@ -227,7 +208,7 @@ class NodeStore:
             logger.warning("not a valid command: %s (%s)", payload[:200], error)
             return
         if command.run == self.lease.run:
-            self.happened("operator", str(command))
+            self.status.happened("operator", str(command))
             self._handlers.on_command(command)
 
     def _fail(self, error: StoreError) -> None:
@@ -241,16 +222,16 @@ class NodeStore:
     # Writing.
 
     async def _work(self, connection: Connection) -> None:
-        await self._status_writer.connected(connection)
+        await self.status.connected(connection)
         while True:
             self._wake.clear()
             if self._vote_log:
                 await self._vote_log.write(connection, self.lease)
                 continue
             now = clock.now()
-            due = self._status_writer.due(now)
+            due = self.status.due(now)
             if due <= 0 or self._closing:
-                await self._status_writer.write(connection, self.lease, now)
+                await self.status.write(connection, self.lease, now)
             else:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(due):

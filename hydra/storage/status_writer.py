@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -38,7 +38,9 @@ DRIFT: Final = 0.5
 class StatusWriter:
     """Collects snapshots and events, and writes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, wake: Callable[[], object]) -> None:
+        """`wake` is called when there may be something to write."""
+        self._wake = wake
         self.listen: tuple[str, ...] = ()
         self._status: NodeSnapshot | None = None
         self._shown: NodeSnapshot | None = None
@@ -55,8 +57,8 @@ class StatusWriter:
 
     def publish(self, status: NodeSnapshot) -> None:
         """Show a snapshot, and note its occurrences."""
-        self.note(occurrences(self._status, status))
-        self._status = status
+        before, self._status = self._status, status
+        self.note(occurrences(before, status))
         offset = time.time() - status.now
         if abs(offset - self._offset) > DRIFT:
             self._offset = offset
@@ -70,15 +72,20 @@ class StatusWriter:
             while len(self._events) > MAX_WAITING:
                 self._events.popleft()
                 self._lost += 1
+        self._wake()
+
+    def happened(self, kind: str, text: str) -> None:
+        """Note an event of this moment, in the last snapshot's term."""
+        self.note([Occurrence(kind, self._term, text)])
 
     @property
-    def term(self) -> int:
-        """The term of the last snapshot."""
+    def _term(self) -> int:
         return 0 if self._status is None else self._status.term
 
     def listening(self, addresses: Iterable[str]) -> None:
         """Show the node's listening addresses."""
         self.listen = tuple(addresses)
+        self._wake()
 
     # To the database.
 
@@ -127,7 +134,7 @@ class StatusWriter:
         self, connection: Connection, lease: NodeLease, events: list[tuple[float, Occurrence]], lost: int
     ) -> None:
         if lost:
-            events.insert(0, (events[0][0], Occurrence("events lost", self.term, f"{lost:,} more before")))
+            events.insert(0, (events[0][0], Occurrence("events lost", self._term, f"{lost:,} more before")))
         if events:
             await execute(
                 connection, "write_events",

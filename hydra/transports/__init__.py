@@ -12,7 +12,7 @@ from hydra.transports.address import FifoAddress, IrcAddress, NodeAddress, TcpAd
 from hydra.transports.base import Accept, LinkListener, TransportOptions
 from hydra.transports.fifo import FifoListener, dial_fifo
 from hydra.transports.tcp import dial_tcp, listen_tcp
-from hydra.transports.udp import check_udp, dial_udp, listen_udp
+from hydra.transports.udp import dial_udp, listen_udp
 
 __all__ = ["check", "dial", "listen"]
 
@@ -20,7 +20,6 @@ __all__ = ["check", "dial", "listen"]
 def check(address: NodeAddress, options: TransportOptions) -> None:
     """Raise TransportError for an address that these options forbid to dial. `dial` checks it itself."""
     if isinstance(address, UdpAddress):
-        check_udp(address, options)
         check_access(address, options)
 
 

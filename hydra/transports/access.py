@@ -6,15 +6,17 @@ its own machine only, unless `--insecure` is given.
 
 from __future__ import annotations
 
-from ipaddress import ip_address
-
-from hydra.transports.address import FifoAddress, NodeAddress, TcpAddress
+from hydra.transports.address import FifoAddress, NodeAddress, TcpAddress, UdpAddress
 from hydra.transports.base import TransportError, TransportOptions
 
 
 def check_access(address: NodeAddress, options: TransportOptions) -> None:
-    """Raise TransportError if unauthenticated clients could reach this node at an address."""
-    if options.insecure or options.secret or isinstance(address, FifoAddress) or is_loopback(address.host):
+    """Raise TransportError if a secret cannot protect this address, or unauthenticated clients could reach it."""
+    if isinstance(address, UdpAddress) and options.secret:
+        raise TransportError(
+            f"{address}: a shared secret cannot protect datagrams, whose sender can be forged: use TCP"
+        )
+    if options.insecure or options.secret or isinstance(address, FifoAddress) or address.is_loopback:
         return
     if isinstance(address, TcpAddress):
         if options.server_tls is None:
@@ -27,11 +29,3 @@ def check_access(address: NodeAddress, options: TransportOptions) -> None:
         f"{address}: no secret or certificate protects it: any client that reaches it could join, speak on IRC and "
         "lead. Use TCP with BROKER_HYDRA_SECRET or BROKER_HYDRA_TLS_CERT, or say --insecure if only nodes can reach it"
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is a loopback address or a name of `localhost`; other names may be anywhere."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

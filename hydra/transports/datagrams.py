@@ -5,6 +5,7 @@ A datagram holds whole lines, as many as fit into 1400 bytes; one longer line go
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from hydra.protocol.codec import MAX_LINE, IgnoredLine, parse
@@ -13,28 +14,16 @@ from hydra.protocol.codec import MAX_LINE, IgnoredLine, parse
 MAX_JOINED: Final = 1400
 
 
-class DatagramPacker:
-    """Packs lines into datagrams."""
-
-    def __init__(self) -> None:
-        self._waiting = b""
-
-    def add(self, lines: bytes) -> list[bytes]:
-        """Add whole lines; returns the full datagrams."""
-        full: list[bytes] = []
-        for line in lines.split(b"\n"):
-            if not line:
-                continue
-            if self._waiting and len(self._waiting) + len(line) + 1 > MAX_JOINED:
-                full.append(self._waiting)
-                self._waiting = b""
-            self._waiting += line + b"\n"
-        return full
-
-    def take(self) -> bytes:
-        """The waiting lines as one datagram, which may be empty."""
-        waiting, self._waiting = self._waiting, b""
-        return waiting
+def packed(lines: bytes) -> Iterator[bytes]:
+    """The datagrams of whole lines; empty ones are left out."""
+    waiting = b""
+    for line in filter(None, lines.split(b"\n")):
+        if waiting and len(waiting) + len(line) + 1 > MAX_JOINED:
+            yield waiting
+            waiting = b""
+        waiting += line + b"\n"
+    if waiting:
+        yield waiting
 
 
 def whole_lines(datagram: bytes) -> bytes:

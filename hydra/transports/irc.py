@@ -23,17 +23,16 @@ from typing import Final
 from irc.client import Event, NickMask  # type: ignore[import-untyped]
 
 from hydra import clock
-from hydra.irc.attempt import IrcHandlers
 from hydra.irc.channels import fold
-from hydra.irc.connection import IrcConnection
+from hydra.irc.connection import IrcConnection, IrcHandlers
 from hydra.irc.events import event_text, is_refusal
 from hydra.irc.nicks import drawn_nick
 from hydra.irc.pieces import UNKNOWN, Piece, PieceKind, PiecePacker, PieceUnpacker, parse_piece, unescape
 from hydra.irc.settings import IrcServer, IrcUser
 from hydra.transports.address import IrcAddress
 from hydra.transports.base import Accept, TransportError, TransportOptions
-from hydra.transports.secret import SecretError
 from hydra.transports.stream import StreamLink, StreamState
+from wire.client.backoff import Backoff
 
 logger = logging.getLogger("hydra.irc")
 
@@ -46,21 +45,7 @@ GONE: Final = frozenset({"401", "477", "531", "716"})
 #: Waiting messages that tell other clients that there is no link; more are not sent.
 MAX_FAREWELLS: Final = 16
 #: Seconds before a listener connects again: at first, and at most.
-RECONNECT: Final = (1.0, 60.0)
-
-
-class IrcStream(StreamLink):
-    """A link that calls the other side by its nick."""
-
-    def __init__(self, carrier: IrcLink, origin: str, opened: Accept, *, dialled: bool) -> None:
-        super().__init__(carrier, origin, carrier.client.transport, opened, dialled=dialled)
-        self._who = f"{carrier.nick} on IRC"
-
-    def _too_late(self, seconds: float) -> str:
-        return f"{self._who} has not proved for {seconds:g} s that it knows the secret"
-
-    def _unproved(self, error: SecretError) -> str:
-        return f"{self._who} has not proved that it knows the secret: {error}"
+RECONNECT: Final = Backoff(1.0, 60.0)
 
 
 class IrcLink:
@@ -73,8 +58,6 @@ class IrcLink:
         """The other side's mask by the server's word, once a message has come from it."""
         self.peer: str | None = None
         """The other side's session, once known."""
-        self.queued = False
-        """Whether it waits for its turn to send."""
         self.open = True
         self.packer = PiecePacker(secrets.token_hex(4))
         self.client = client
@@ -82,19 +65,10 @@ class IrcLink:
         self._loop = asyncio.get_running_loop()
         self._heard = clock.now()
         self._idle_timer = self._loop.call_later(client.transport.idle, self._look)
-        self.link = IrcStream(self, origin, opened, dialled=dialled)
+        self.link = StreamLink(self, origin, client.transport, opened, dialled=dialled)
         self.link.outcome.add_done_callback(self._report)
 
     # To the other side.
-
-    def take_turn(self) -> bool:
-        """Wait for a turn to send; False if it waits already."""
-        queued, self.queued = self.queued, True
-        return not queued
-
-    def end_turns(self) -> None:
-        """Wait for no turn: there is nothing to send."""
-        self.queued = False
 
     def write(self, data: bytes) -> None:
         """Send lines in turns with other links; more than `MAX_WAITING` bytes end the link."""
@@ -171,7 +145,7 @@ class IrcClient:
         self.links: dict[str, IrcLink] = {}
         """By the other side's folded nick."""
         self._address = address
-        self._turns: deque[IrcLink] = deque()
+        self._turns: dict[IrcLink, None] = {}
         self._farewells: deque[str] = deque(maxlen=MAX_FAREWELLS)
         self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.connection = IrcConnection(
@@ -215,25 +189,23 @@ class IrcClient:
 
     def queue(self, link: IrcLink) -> None:
         """A link has messages to send."""
-        if link.take_turn():
-            self._turns.append(link)
-        self.connection.wake()
+        self._turns.setdefault(link)
+        self.connection.drain()
 
     def _more(self) -> str | None:
         """The next message; links send in turns."""
         while self._turns:
-            link = self._turns.popleft()
-            text = link.packer.take() if link.open else None
-            if text is not None:
-                self._turns.append(link)
+            link = next(iter(self._turns))
+            del self._turns[link]
+            if link.open and (text := link.packer.take()) is not None:
+                self._turns[link] = None
                 return f"PRIVMSG {link.nick} :{text}"
-            link.end_turns()
         return self._farewells.popleft() if self._farewells else None
 
     def farewell(self, nick: str, text: str) -> None:
         """Tell another client that it has no link here, if that is possible."""
         self._farewells.append(f"PRIVMSG {nick} :{text}")
-        self.connection.wake()
+        self.connection.drain()
 
     def add(self, link: IrcLink) -> None:
         """Begin a link."""
@@ -314,8 +286,7 @@ class IrcListener(IrcClient):
         super().__init__(address, IrcUser(address.nick, other_nicks=False), options)
         self.address = str(address)
         self._accept: Accept | None = accept
-        self._rng = Random()
-        self._wait = RECONNECT[0]
+        self._delays = RECONNECT.delays()
         self._timer: asyncio.TimerHandle | None = None
 
     async def close(self) -> None:
@@ -347,7 +318,7 @@ class IrcListener(IrcClient):
             link.take(piece)
 
     def _connected(self) -> None:
-        self._wait = RECONNECT[0]
+        self._delays = RECONNECT.delays()
         super()._connected()
 
     def _event(self, event: Event) -> None:
@@ -361,8 +332,7 @@ class IrcListener(IrcClient):
     def lost(self, reason: str) -> None:
         if self._accept is None:
             return
-        seconds = self._wait * self._rng.uniform(0.5, 1.5)
-        self._wait = min(self._wait * 2, RECONNECT[1])
+        seconds = next(self._delays)
         logger.warning("%s: %s; connecting again in %.1f s", self._address, reason, seconds)
         self._timer = asyncio.get_running_loop().call_later(seconds, self.connection.connect)
 

@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Mapping
-from enum import Enum, auto
 from typing import Final, NoReturn
 
 #: Bytes of a challenge.
@@ -28,44 +26,6 @@ MAX_LINE: Final = 76
 r"""Bytes of the longest line of a proof, without its end (a CHALLENGE and `\r`, and one to spare)."""
 
 _LINE: Final = re.compile(rb"(CHALLENGE|PROOF) ([0-9a-fA-F]{64})\r?", re.ASCII)
-
-
-class State(Enum):
-    """The state of one side."""
-
-    WAITING = auto()
-    """It has sent its challenge; the other's has not come."""
-    CHALLENGED = auto()
-    """The other's challenge has come; its proof has not."""
-    PROVED = auto()
-    """The other side knows the secret."""
-    FAILED = auto()
-    """It does not, or has sent something else."""
-
-
-class Event(Enum):
-    """A line of the other side."""
-
-    CHALLENGE = auto()
-    PROOF = auto()
-
-
-class Action(Enum):
-    """A side's action."""
-
-    ANSWER = auto()
-    """Note the challenge; the dialling side proves now."""
-    JUDGE = auto()
-    """Fail if the proof is wrong; the accepting side proves now."""
-
-
-TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = {
-    State.WAITING: {Event.CHALLENGE: (Action.ANSWER, State.CHALLENGED)},
-    State.CHALLENGED: {Event.PROOF: (Action.JUDGE, State.PROVED)},
-    State.PROVED: {},
-    State.FAILED: {},
-}
-"""An event without a row fails."""
 
 
 class SecretError(Exception):
@@ -84,7 +44,10 @@ class Proof:
         self._nonce = nonce
         self._other = b""
         self._pending = b""
-        self.state = State.WAITING
+        self.proved = False
+        """Whether the other side knows the secret."""
+        self.failed = False
+        """Whether it does not, or has sent something else."""
         self.rest = b""
         """The bytes after the proof: the link's first."""
 
@@ -93,16 +56,11 @@ class Proof:
         """The first line to send."""
         return b"CHALLENGE %s\r\n" % self._nonce.hex().encode()
 
-    @property
-    def proved(self) -> bool:
-        """Whether the other side knows the secret."""
-        return self.state is State.PROVED
-
     def feed(self, data: bytes) -> bytes:
         """Take bytes; returns the bytes to send. Raises SecretError: the link must be closed."""
         answer = b""
         self._pending += data
-        while self.state in (State.WAITING, State.CHALLENGED):
+        while not (self.proved or self.failed):
             line, end, rest = self._pending.partition(b"\n")
             if len(line) > MAX_LINE:
                 self._fail(f"it sent more than {MAX_LINE} bytes in a line before its proof")
@@ -117,23 +75,17 @@ class Proof:
         match = _LINE.fullmatch(line)
         if match is None:
             self._fail("it began to speak without proving that it knows the secret; it may have none")
-        action, state = TABLE[self.state].get(Event[match[1].decode()], (None, State.FAILED))
-        if action is None:
-            self._fail(f"it sent a {match[1].decode()} out of turn")
-        value = bytes.fromhex(match[2].decode())
-        answer = self._answer(value) if action is Action.ANSWER else self._judge(value)
-        self.state = state
-        return answer
-
-    def _answer(self, nonce: bytes) -> bytes:
-        if hmac.compare_digest(nonce, self._nonce):
-            self._fail("it sent this side's own challenge back")
-        self._other = nonce
-        return self._proof() if self._dialled else b""
-
-    def _judge(self, proof: bytes) -> bytes:
-        if not hmac.compare_digest(proof, self._digest(dialled=not self._dialled)):
+        kind, value = match[1], bytes.fromhex(match[2].decode())
+        if kind != (b"PROOF" if self._other else b"CHALLENGE"):
+            self._fail(f"it sent a {kind.decode()} out of turn")
+        if not self._other:
+            if hmac.compare_digest(value, self._nonce):
+                self._fail("it sent this side's own challenge back")
+            self._other = value
+            return self._proof() if self._dialled else b""
+        if not hmac.compare_digest(value, self._digest(dialled=not self._dialled)):
             self._fail("it knows another secret")
+        self.proved = True
         return b"" if self._dialled else self._proof()
 
     def _proof(self) -> bytes:
@@ -145,6 +97,6 @@ class Proof:
         return hmac.digest(self._secret, b"\0".join((b"hydra link", role, b"".join(nonces))), "sha256")
 
     def _fail(self, reason: str) -> NoReturn:
-        self.state = State.FAILED
+        self.failed = True
         self._pending = b""
         raise SecretError(reason)

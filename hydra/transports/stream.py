@@ -69,7 +69,8 @@ class StreamLink:
             self._open()
             return
         timeout = self._options.proof_timeout
-        self._timer = self._loop.call_later(timeout, self.give_up, self._too_late(timeout))
+        late = f"it has not proved within {timeout:g} s that it knows the secret; it may have none"
+        self._timer = self._loop.call_later(timeout, self.give_up, late)
         self._channel.write(self._proof.greeting)
 
     # For the node.
@@ -138,20 +139,12 @@ class StreamLink:
             self.outcome.exception()  # retrieved, also if no task awaits it any more
         self._channel.abort()
 
-    def _too_late(self, seconds: float) -> str:
-        """The reason to give up a side that has not proved in time that it knows the secret."""
-        return f"it has not proved within {seconds:g} s that it knows the secret; it may have none"
-
-    def _unproved(self, error: SecretError) -> str:
-        """The reason to give up a side whose proof is wrong."""
-        return str(error)
-
     def _prove(self, proof: Proof, data: bytes) -> bytes:
         """Return the bytes after the proof."""
         try:
             answer = proof.feed(data)
         except SecretError as error:
-            self.give_up(self._unproved(error))
+            self.give_up(str(error))
             return b""
         if answer:
             self._channel.write(answer)

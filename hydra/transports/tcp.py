@@ -18,7 +18,7 @@ from hydra.transports.base import Accept, NothingSent, TransportError, Transport
 from hydra.transports.error_texts import CLOSED, reason
 from hydra.transports.stream import StreamLink
 from wire.net.acceptor import Acceptor
-from wire.net.address import HostPort, ip_address
+from wire.net.address import ip_address
 from wire.net.limits import LogThrottle
 from wire.net.sockets import ListenError, open_sockets
 
@@ -55,7 +55,7 @@ async def dial_tcp(address: TcpAddress, options: TransportOptions, opened: Accep
 async def listen_tcp(address: TcpAddress, options: TransportOptions, accept: Accept) -> TcpListener:
     """Listen on all IP addresses of the host. Raises TransportError."""
     try:
-        sockets = await open_sockets("hydra", HostPort(address.host, address.port), reuse_port=False)
+        sockets = await open_sockets("hydra", address, reuse_port=False)
     except ListenError as error:
         raise TransportError(str(error)) from error
     for sock in sockets:

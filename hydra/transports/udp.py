@@ -17,11 +17,11 @@ from typing import Any, Final
 from hydra import clock
 from hydra.transports.address import UdpAddress
 from hydra.transports.base import Accept, LinkListener, TransportError, TransportOptions
-from hydra.transports.datagrams import DatagramPacker, begins_with_message, whole_lines
+from hydra.transports.datagrams import begins_with_message, packed, whole_lines
 from hydra.transports.error_texts import reason
 from hydra.transports.icmp import ask_for_refusals, take_refusals
 from hydra.transports.stream import StreamLink
-from wire.net.address import HostPort, ip_address
+from wire.net.address import ip_address
 from wire.net.limits import LogThrottle
 from wire.net.sockets import bind_all, resolve
 
@@ -33,14 +33,6 @@ MAX_ACCEPTED: Final = 64
 ATTEMPTS: Final = 4
 
 
-def check_udp(address: UdpAddress, options: TransportOptions) -> None:
-    """Raise TransportError if the options have a secret, which UDP cannot prove."""
-    if options.secret:
-        raise TransportError(
-            f"{address}: a shared secret cannot protect datagrams, whose sender can be forged: use TCP"
-        )
-
-
 async def dial_udp(
     address: UdpAddress, options: TransportOptions, opened: Accept, *, listeners: Sequence[LinkListener] = ()
 ) -> None:
@@ -48,10 +40,9 @@ async def dial_udp(
 
     Only a received datagram shows whether a node is there.
     """
-    check_udp(address, options)
     sockets = [sock for listener in listeners if isinstance(listener, UdpListener) for sock in listener.sockets]
     try:
-        found = await resolve(HostPort(address.host, address.port), socket.SOCK_DGRAM)
+        found = await resolve(address, socket.SOCK_DGRAM)
         ways = [(sock, remote) for family, remote in found for sock in sockets if sock.reaches(family, remote)]
         if not ways:
             family, remote = found[0]
@@ -65,9 +56,8 @@ async def dial_udp(
 
 async def listen_udp(address: UdpAddress, options: TransportOptions, accept: Accept) -> UdpListener:
     """Listen on all IP addresses of the host, on one port. Raises TransportError."""
-    check_udp(address, options)
     try:
-        bound = await bind_all(HostPort(address.host, address.port), socket.SOCK_DGRAM)
+        bound = await bind_all(address, socket.SOCK_DGRAM)
         sockets = [await _serve(sock, options, accept) for sock in bound]
     except (OSError, UnicodeError) as error:
         raise TransportError(f"{address}: {reason(error)}") from error
@@ -221,7 +211,7 @@ class UdpCarrier:
         self._socket = socket
         self._idle = options.idle
         self._is_open = True
-        self._packer = DatagramPacker()
+        self._waiting = b""
         self._loop = asyncio.get_running_loop()
         self._heard = clock.now()
         self._timer = self._loop.call_later(self._idle, self._look)
@@ -231,8 +221,7 @@ class UdpCarrier:
         """Send lines; those of one turn of the event loop share datagrams."""
         if not self._is_open:
             return
-        for datagram in self._packer.add(data):
-            self._socket.send(self, datagram)
+        self._waiting += data
         if self._flush_soon is None:
             self._flush_soon = self._loop.call_soon(self._flush)
 
@@ -266,8 +255,10 @@ class UdpCarrier:
 
     def _flush(self) -> None:
         self._flush_soon = None
-        if self._is_open and (datagram := self._packer.take()):
-            self._socket.send(self, datagram)
+        waiting, self._waiting = self._waiting, b""
+        for datagram in packed(waiting):
+            if self._is_open:  # sending may end it
+                self._socket.send(self, datagram)
 
     def _look(self) -> None:
         silent_at = self._heard + self._idle

@@ -1,5 +1,7 @@
 """Frames over a stream of bytes, such as a pipe: each is a line (docs/protocols/peerbus.md, "Lines"). No I/O."""
 
+from itertools import takewhile
+
 from peers.codec.envelope import MAX_FRAME
 from peers.errors import LineTooLong
 
@@ -13,7 +15,7 @@ class LineDecoder:
     """Takes a stream of bytes in any pieces and gives its lines, without their line feeds; empty ones are skipped."""
 
     def __init__(self) -> None:
-        self._pending = bytearray()
+        self._pending = b""
         #: Set when a line was too long: nothing more is decoded then.
         self.error: LineTooLong | None = None
 
@@ -21,25 +23,17 @@ class LineDecoder:
         """Return the lines that are complete now; then look at `error`."""
         if self.error is not None:
             return []
-        *ends, rest = data.split(b"\n")
-        lines = []
-        for end in ends:
-            if not self._take(end):
-                break
-            lines.append(bytes(self._pending))
-            self._pending.clear()
-        else:
-            self._take(rest)
+        *ends, self._pending = (self._pending + data).split(b"\n")
+        lines = [*takewhile(_fits, ends)]
+        if len(lines) < len(ends) or not _fits(self._pending):
+            self.error = LineTooLong(f"a line has more than {MAX_FRAME} bytes")
+            self._pending = b""
         return [each for each in lines if each.strip()]
 
     def finish(self) -> list[bytes]:
         """The stream has ended: return its last line, if that had no line feed."""
         return self.feed(b"\n")
 
-    def _take(self, piece: bytes) -> bool:
-        if len(self._pending) + len(piece) > MAX_FRAME:
-            self.error = LineTooLong(f"a line has more than {MAX_FRAME} bytes")
-            self._pending.clear()
-            return False
-        self._pending += piece
-        return True
+
+def _fits(line: bytes) -> bool:
+    return len(line) <= MAX_FRAME

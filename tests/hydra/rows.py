@@ -92,8 +92,8 @@ def look_at(driven: Driven) -> NodeSnapshot:
 
 async def show(opened: Opened, driven: Driven) -> None:
     """Show what a node is like, and wait until it can be seen."""
-    opened.store.listening(["127.0.0.1:6174"])
-    opened.store.publish_status(look_at(driven))
+    opened.store.status.listening(["127.0.0.1:6174"])
+    opened.store.status.publish(look_at(driven))
     id = opened.store.lease.id
     seen = "select from hydra_node where id = %s and current_id = %s and term = %s and role = %s"
     status = look_at(driven)

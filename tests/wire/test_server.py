@@ -29,7 +29,7 @@ def test_a_session_that_raises_when_its_key_is_revoked_leaves_no_other_session_o
     server = Server(cast(Any, engine))
     sessions = [Session(), BrokenSession(), Session()]
     for session in sessions:
-        assert server.admit(1, session)
+        assert server.admit(1, cast(Any, session))
     for changed in engine.on_key_change:
         changed(1)
     assert [session.revoked for session in sessions] == [1, 0, 1]

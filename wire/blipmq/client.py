@@ -13,7 +13,6 @@ A subscription id outlives the connection: keep it, and poll it after a restart 
 
 import ssl
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import Final, Self
 
 from wire.blipmq.client_async import AsyncClient
@@ -141,9 +140,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
         else:

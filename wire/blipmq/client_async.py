@@ -12,7 +12,6 @@ A subscription id outlives the connection: keep it, and poll it after a restart 
 
 import ssl
 from collections.abc import AsyncIterator, Iterable
-from types import TracebackType
 from typing import Final, Self
 
 # sync: from wire.blipmq.client_async import AsyncClient
@@ -157,9 +156,7 @@ class AsyncClient:
         await self.connect()  # async only
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             await self.close()
         else:

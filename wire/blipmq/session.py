@@ -10,14 +10,13 @@ The first frame that names a topic decides in which process of this `runwire` th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
 from time import monotonic
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from queues.engine import (
     Destination,
-    Engine,
     EngineError,
     Grant,
     LocalSubscription,
@@ -33,10 +32,9 @@ from wire.blipmq.codec import ACK, HEADER_SIZE, MAX_FRAME_SIZE, MIN_LENGTH, POLL
 from wire.blipmq.machine import Action, Conversation, State, Success
 from wire.blipmq.runs import Run, RunDecoder, SharedDeliveries, encode_deliveries
 from wire.net.connection import Connection, contained
-from wire.net.limits import Closure
 from wire.net.siblings import State as HandedState
-from wire.replies import Replies
 from wire.server import Server
+from wire.session import WireSession
 from wire.unconfirmed import Unconfirmed
 
 #: Seconds that the POLLs of one read may wait for claims from the store, in all, before they count as "no message":
@@ -44,7 +42,8 @@ from wire.unconfirmed import Unconfirmed
 POLL_PATIENCE = 0.02
 #: Seconds between two questions to a store that is away.
 STORE_RETRY = 0.05
-BLOCKED = "session"
+#: The reason to read nothing more when the server stops.
+STOPPING = "stopping"
 #: Runs of frames of one kind that are handled before other connections have a turn.
 TURN = 500
 
@@ -72,35 +71,26 @@ class Polled:
         self.prefix = codec.delivery_prefix(1, subscription.topic)
 
 
-class BlipMQSession:
+class BlipMQSession(WireSession):
     """The server's side of one connection."""
 
     def __init__(self, connection: Connection, server: Server, max_frame: int = MAX_FRAME_SIZE) -> None:
-        self.connection = connection
+        super().__init__(connection, server.engine, Protocol.BLIPMQ)
         self._server = server
-        self._engine: Engine = server.engine
-        self._decoder = RunDecoder(max_frame)
+        self._decoder: RunDecoder = RunDecoder(max_frame)
         self._conversation = Conversation()
-        self._replies = Replies(server.engine, connection)
         self._grant: Grant | None = None
         #: Until the first topic is known: where the connection may be handed over, and the API key to show there.
         self._siblings = server.siblings
         self._key = ""
         self._unconfirmed: Unconfirmed | None = None
-        #: Frames that wait behind the one the session is blocked by.
-        self._backlog: list[Run] = []
-        #: Bytes of the reads that these came in.
-        self._behind = 0
-        self._blocked = False
         #: The number of further runs in this turn.
         self._turn = 0
-        self._task: asyncio.Task[None] | None = None
         #: The POLL that waits for a claim or a commit, and until when.
         self._waiting: tuple[int, Polled] | None = None
         self._timer: asyncio.TimerHandle | None = None
         #: When the POLLs of this read have waited long enough in all; None while none has waited.
         self._patience_ends: float | None = None
-        self._draining = False
         #: Of the last PUBLISH that was looked at closely: where it went, and how its payload begins.
         self._publisher: Publisher | None = None
         self._prefix = b""
@@ -108,7 +98,6 @@ class BlipMQSession:
         self._polled: dict[bytes, Polled] = {}
         #: ACKs with tags that are not outstanding here: subscription id, tags.
         self._late: list[tuple[int, Sequence[int]]] = []
-        self.client = server.engine.clients.add(Protocol.BLIPMQ, connection.address, self)
 
     # Called by the connection.
 
@@ -123,11 +112,11 @@ class BlipMQSession:
     def data_received(self, data: bytes) -> None:
         runs = self._decoder.feed(data)
         if self._blocked:
-            self._backlog += runs
-            self._behind += len(data)
-            self.connection.hold(self._decoder.pending + self._behind)
+            self._behind += runs
+            self._behind_bytes += len(data)
+            self.connection.hold(self._decoder.pending + self._behind_bytes)
             return
-        self._behind = len(data)
+        self._behind_bytes = len(data)
         self._patience_ends = None
         self._run(runs)
 
@@ -138,17 +127,13 @@ class BlipMQSession:
         return True
 
     def connection_lost(self) -> None:
-        self._replies.discard()
-        self._backlog = []
-        if self._task is not None:
-            self._task.cancel()
-        self._stop_waiting()
         self._leave()
-        self._engine.clients.remove(self.client)
+        self._stop_waiting()
+        self._poll_no_more()
         if self._grant is not None:
             self._server.by_key.forget(self._grant.id, self)
 
-    def _leave(self) -> None:
+    def _poll_no_more(self) -> None:
         """It polls no more what it has polled. What it has not acknowledged of a queue with a single active consumer
         goes back in place."""
         for known in self._polled.values():
@@ -156,32 +141,17 @@ class BlipMQSession:
 
     def drain(self) -> None:
         self._draining = True
-        self.connection.pause_reading(BLOCKED)
+        self.connection.pause_reading(STOPPING)
         self._close_when_done()
 
     def overfull(self) -> None:
         self._nack(self._decoder.correlation_id, codec.OVERFULL)
         self._replies.flush()
 
-    @contained
-    def _close_when_done(self) -> None:
-        if self._draining and not self._blocked:
-            if self._replies.waiting:
-                asyncio.get_running_loop().call_later(0.01, self._close_when_done)
-            else:
-                self.connection.close()
+    def _at_work(self) -> bool:
+        return self._blocked
 
     # Called by the server and the engine.
-
-    @contained
-    def revoke(self) -> None:
-        """The key is no longer good: end the connection at once."""
-        self.connection.abort()
-
-    @contained
-    def disconnect(self) -> None:
-        """An operator ends the connection."""
-        self.connection.abort(Closure.OPERATOR)
 
     def holds(self) -> tuple[int, int]:
         """Unacknowledged messages of the subscriptions that it consumes from, and bytes held."""
@@ -216,16 +186,16 @@ class BlipMQSession:
             self._block(self._settle_late())
         self._replies.flush()
         if self._blocked:
-            self._backlog = runs[at:]
+            self._behind = runs[at:]
         elif self._decoder.error is not None:
             self._draining = True
         elif self._conversation.state is not State.READY and self._decoder.expected > codec.MAX_HANDSHAKE_SIZE:
             self._nack(self._decoder.correlation_id, codec.UNAUTHENTICATED)
             self._replies.flush()
             self._draining = True
-        self.connection.hold(self._decoder.pending + (self._behind if self._blocked else 0))
+        self.connection.hold(self._decoder.pending + (self._behind_bytes if self._blocked else 0))
         if self._unconfirmed is not None and self._replies.batch == self._engine.open_batch:
-            self._unconfirmed.add(self.connection, self._behind)
+            self._unconfirmed.add(self.connection, self._behind_bytes)
         if self._draining:
             self._close_when_done()
 
@@ -234,7 +204,7 @@ class BlipMQSession:
         while at < len(runs) and not self._blocked:
             if not self._turn:
                 self._start_blocking()
-                asyncio.get_running_loop().call_soon(self._unblock)
+                self._loop.call_soon(self._unblock)
                 return at
             self._turn -= 1
             run = runs[at]
@@ -387,28 +357,21 @@ class BlipMQSession:
 
     async def _move(self, home: int, first: Run) -> bool:
         """Hand the connection over, if that process takes it; `first` are the frames that come next."""
-        siblings, grant, connection = self._siblings, self._grant, self.connection
+        siblings, grant = self._siblings, self._grant
         assert siblings is not None
         assert grant is not None
         state = {"key": self._key, "grant": grant.id, "since": self.client.since}
         self._siblings, self._key = None, ""
 
-        def unread() -> bytes:
-            frames = (codec.encode(*frame) for run in (first, *self._backlog) for frame in run.frames())
-            return b"".join((*frames, self._decoder.rest))
+        return await self._hand_over(siblings, home, state, lambda: self._frames(first))
 
-        self._replies.flush()
-        if self._replies.waiting or self._draining or self._decoder.error or not await connection.is_portable():
-            return False
-        if await siblings.give(home, connection.fileno(), connection.listener.name, state, unread):
-            self._backlog = []
-            connection.let_go()
-            return True
-        return False
+    def _frames(self, first: Run) -> Iterator[bytes]:
+        """The frames that are not handled yet."""
+        return (codec.encode(*frame) for run in (first, *self._behind) for frame in run.frames())
 
     async def _move_publisher(self, home: int, first: Run) -> None:
         if not await self._move(home, first):
-            self._backlog.insert(0, first)
+            self._behind.insert(0, first)
 
     # Frames that block the session.
 
@@ -451,7 +414,7 @@ class BlipMQSession:
         if self._patience_ends is None:
             self._patience_ends = monotonic() + POLL_PATIENCE
         left = self._patience_ends - monotonic()
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, left), self._give_up_waiting)
+        self._timer = self._loop.call_later(max(0.0, left), self._give_up_waiting)
         self._wait_on()
 
     def _wait_on(self) -> None:
@@ -466,7 +429,7 @@ class BlipMQSession:
         """A batch was committed: it may have held the message that is polled, and comes to memory next."""
         if self._waiting is not None and not self._engine.holds(self._replies.batch):
             self._engine.unhold(self)
-            asyncio.get_running_loop().call_soon(self._committed)
+            self._loop.call_soon(self._committed)
 
     @contained
     def _committed(self) -> None:
@@ -544,7 +507,7 @@ class BlipMQSession:
 
     def _remember(self, payload: bytes, subscription: LocalSubscription) -> Polled:
         if len(self._polled) >= MOST_POLLED:
-            self._leave()
+            self._poll_no_more()
             self._polled.clear()
         known = self._polled[payload] = Polled(subscription)
         return known
@@ -666,35 +629,6 @@ class BlipMQSession:
             return
         self._remember(codec.U64.pack(subscription.id), subscription)
         self._say(codec.encode_ack(cid, subscription.id))
-
-    # Blocking and saying.
-
-    def _block(self, work: Coroutine[Any, Any, None]) -> None:
-        """Handle no frame and read nothing until this is done."""
-        self._start_blocking()
-        self._task = asyncio.get_running_loop().create_task(self._do(work))
-
-    def _start_blocking(self) -> None:
-        self._blocked = True
-        self.connection.pause_reading(BLOCKED)
-
-    async def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-            self._task = None
-            if self._waiting is None:
-                self._unblock()
-        except Exception:
-            self.connection.failed("a request")
-
-    @contained
-    def _unblock(self) -> None:
-        """Go on with the frames behind."""
-        self._blocked = False
-        runs, self._backlog = self._backlog, []
-        self._run(runs)
-        if not self._blocked and not self._draining:
-            self.connection.resume_reading(BLOCKED)
 
     def _say(self, data: bytes) -> None:
         self._replies.begin().append(data)

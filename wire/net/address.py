@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Final
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_LABEL: Final = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?", re.ASCII)
+_PORT: Final = re.compile(r"[0-9]{1,5}", re.ASCII)
 
 
 class AddressError(ValueError):
@@ -16,7 +21,7 @@ class AddressError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class HostPort:
-    """A host (a name or an IP address without brackets) and a TCP port; port 0 means any free one."""
+    """A host (a name or an IP address without brackets) and a port; port 0 means any free one."""
 
     host: str
     port: int
@@ -26,47 +31,64 @@ class HostPort:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect here. A name other than localhost does not count."""
-        if self.host == "localhost":
-            return True
+        """Whether only this machine can connect here. Names other than those of localhost may be anywhere."""
         try:
             return ip_address(self.host).is_loopback
         except ValueError:
-            return False
+            return self.host == "localhost" or self.host.endswith(".localhost")
 
 
-def parse_address(text: str) -> HostPort:
+def parse_address(text: str, default: int | None = None, whole: str | None = None) -> HostPort:
     """Read ``HOST:PORT``; an IPv6 host is written in brackets, as in ``[::1]:5555``.
 
-    Raises :exc:`AddressError` for anything else.
+    With a `default` the port may be left out. `whole` is the text that the errors name, if this is a part of it.
+    Raises :exc:`AddressError`.
     """
-    host, colon, port = text.strip().rpartition(":")
-    if not colon or "]" in port:
-        raise AddressError(f"{text!r} has no port: write HOST:PORT, for example 127.0.0.1:5555")
-    return HostPort(_parse_host(host, text), _parse_port(port, text))
-
-
-def _parse_host(host: str, text: str) -> str:
-    if host.startswith("[") and host.endswith("]"):
-        try:
-            ipaddress.IPv6Address(host[1:-1])
-        except ValueError as error:
-            raise AddressError(f"{text!r}: the text in brackets is no IPv6 address ({error})") from None
-        return host[1:-1]
+    text = text.strip()
+    shown, example = repr(text if whole is None else whole), default or 5555
+    if text.startswith("["):
+        inner, bracket, rest = text[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise AddressError(f"{shown}: write an IPv6 address and its port like [::1]:{example}, in brackets")
+        host, colon, port = _ipv6(inner, shown), rest[:1], rest[1:]
+    else:
+        host, colon, port = text.partition(":")
+        if ":" in port:
+            raise AddressError(f"{shown}: write an IPv6 address in brackets, for example [::1]:{example}")
+    if not colon and default is None:
+        raise AddressError(f"{shown} has no port: write HOST:PORT, for example 127.0.0.1:{example}")
     if not host:
-        raise AddressError(f"{text!r} has no host: write 0.0.0.0 or [::] before it to listen everywhere")
-    if ":" in host:
-        raise AddressError(f"{text!r}: write an IPv6 address in brackets, for example [::1]:5555")
-    if any(c.isspace() or c in "[]/@" for c in host):
-        raise AddressError(f"{text!r}: {host!r} is no host name or IP address")
+        raise AddressError(
+            f"{shown} has no host: write HOST:PORT, for example 127.0.0.1:{example}; "
+            "write 0.0.0.0 or [::] before the port to listen everywhere"
+        )
+    if not colon and default is not None:
+        port = str(default)
+    if not _PORT.fullmatch(port) or int(port) > 65535:
+        raise AddressError(f"{shown}: the port must be a number from 0 to 65535, not {port!r}")
+    return HostPort(host if text.startswith("[") else _name(host, shown), int(port))
+
+
+def _ipv6(text: str, shown: str) -> str:
+    try:
+        return str(ipaddress.IPv6Address(text))
+    except ValueError as error:
+        raise AddressError(f"{shown}: the text in brackets is no IPv6 address ({error})") from None
+
+
+def _name(text: str, shown: str) -> str:
+    """A host's name, or an IPv4 address."""
+    host = text.lower().removesuffix(".")
+    labels = host.split(".")
+    if len(host) > 253 or not all(map(_LABEL.fullmatch, labels)):
+        raise AddressError(f"{shown}: {text!r} is no host name or IP address")
+    # No top-level domain is a number: this must be an IPv4 address.
+    if labels[-1].isdigit():
+        try:
+            return str(ipaddress.IPv4Address(host))
+        except ValueError as error:
+            raise AddressError(f"{shown}: {text!r} is no IPv4 address ({error})") from None
     return host
-
-
-def _parse_port(port: str, text: str) -> int:
-    # str.isdigit() alone also accepts digits such as "²", which int() refuses.
-    if not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise AddressError(f"{text!r}: the port must be a number from 0 to 65535, not {port!r}")
-    return int(port)
 
 
 def ip_address(text: str) -> IPAddress:

@@ -297,7 +297,7 @@ class Connection(asyncio.Protocol):
         """
         if count != self._held and not self.is_closing:
             self._held = count
-            self.listener.limits.partial.hold(self, count)
+            self.listener.limits.hold(self, count)
 
     async def is_portable(self) -> bool:
         """Whether another process could go on with it: without TLS, open in both directions, all that was written sent.
@@ -498,7 +498,7 @@ class Connection(asyncio.Protocol):
         """Release the held bytes and the place among unfinished handshakes."""
         limits = self.listener.limits
         limits.know(self)
-        limits.partial.hold(self, 0)
+        limits.hold(self, 0)
 
     def _finish_session(self) -> None:
         session, self._session = self._session, None

@@ -62,14 +62,6 @@ class ListenerOptions:
     allow: tuple[Network, ...] = ()
     tls: ssl.SSLContext | None = None
 
-    def __post_init__(self) -> None:
-        for name in ("max_connections", "max_connections_per_address", "max_unauthenticated", "partial_bytes",
-                     "handshake_timeout", "idle_timeout", "write_timeout"):  # fmt: skip
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be 0 (no limit) or more, not {getattr(self, name)!r}")
-        if self.write_high_water < 1:
-            raise ValueError(f"write_high_water must be at least 1 byte, not {self.write_high_water!r}")
-
     def sweep_interval(self) -> float:
         """Seconds between two looks at the connections: a quarter of the shortest limit, 10 ms to 1 s."""
         limits = [t for t in (self.handshake_timeout, self.idle_timeout, self.write_timeout) if t]
@@ -103,37 +95,6 @@ class LimitedConnection(Protocol):
 FEW_BYTES = 1024
 
 
-class PartialBytes:
-    """Bytes that connections have sent and that are kept: of frames not complete yet, or not handled yet.
-
-    One object is shared by all listeners of a process: what many connections hold together has a limit, 0 meaning
-    none.
-    """
-
-    def __init__(self, limit: int = 0) -> None:
-        self.limit = limit
-        self.total = 0
-        self._by_client: dict[LimitedConnection, int] = {}
-
-    def hold(self, client: LimitedConnection, count: int) -> None:
-        """``client`` holds ``count`` bytes from now on. Over the limit those with most are evicted, strangers before
-        others, until a sixteenth of it is free."""
-        self.total += count - self._by_client.pop(client, 0)
-        if count:
-            self._by_client[client] = count
-        if not self.limit or self.total <= self.limit:
-            return
-        for hungry in sorted(self._by_client, key=self._hunger, reverse=True):
-            if self.total <= self.limit - self.limit // 16:
-                return
-            self.total -= self._by_client.pop(hungry)
-            hungry.evict(Closure.PARTIAL_BYTES)
-
-    def _hunger(self, client: LimitedConnection) -> tuple[bool, int]:
-        count = self._by_client[client]
-        return client.is_stranger and count >= FEW_BYTES, count
-
-
 @dataclass(eq=False)
 class ConnectionLimits:
     """The limits of open connections, altogether and from one address, and of the bytes that they may hold.
@@ -145,18 +106,42 @@ class ConnectionLimits:
     max_connections: int = 0
     max_connections_per_address: int = 0
     max_unauthenticated: int = 0
-    partial: PartialBytes = field(default_factory=PartialBytes)
+    partial_bytes: int = 0
+    #: Open connections, and the bytes that they hold.
     total: int = 0
+    held: int = 0
     _by_client: dict[str | int, int] = field(default_factory=dict)
     _strangers: dict[LimitedConnection, None] = field(default_factory=dict)
+    _held_by: dict[LimitedConnection, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, options: ListenerOptions) -> ConnectionLimits:
         """Return the limits that ``options`` give."""
         return cls(
             options.max_connections, options.max_connections_per_address, options.max_unauthenticated,
-            PartialBytes(options.partial_bytes),
+            options.partial_bytes,
         )  # fmt: skip
+
+    def hold(self, client: LimitedConnection, count: int) -> None:
+        """``client`` holds ``count`` bytes from now on: of frames not complete yet, or not handled yet.
+
+        Over the limit those with most are evicted, strangers before others, until a sixteenth of it is free.
+        """
+        limit = self.partial_bytes
+        self.held += count - self._held_by.pop(client, 0)
+        if count:
+            self._held_by[client] = count
+        if not limit or self.held <= limit:
+            return
+        for hungry in sorted(self._held_by, key=self._hunger, reverse=True):
+            if self.held <= limit - limit // 16:
+                return
+            self.held -= self._held_by.pop(hungry)
+            hungry.evict(Closure.PARTIAL_BYTES)
+
+    def _hunger(self, client: LimitedConnection) -> tuple[bool, int]:
+        count = self._held_by[client]
+        return client.is_stranger and count >= FEW_BYTES, count
 
     @property
     def unauthenticated(self) -> int:

@@ -22,16 +22,16 @@ bytes, lists, and dicts with str keys. Anything else raises Unencodable, and not
 import ssl
 from collections.abc import Iterable
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from wire.client.drivers import ClientDriver
+from wire.client.protocol import over_tls
 from wire.overhop import requests
 from wire.overhop.client_async import AsyncClient
-from wire.overhop.client_core import Reply
+from wire.overhop.client_core import ClientCore, Reply
 from wire.overhop.codec.decoder import MAX_ENVELOPE
 from wire.overhop.codec.encoder import Unencodable
 from wire.overhop.codec.names import DEFAULT_PORT, Type
-from wire.overhop.connection import Connection
 from wire.overhop.errors import (
     DuplicateQueue,
     DuplicateSubscription,
@@ -104,11 +104,9 @@ class Client:
         Raises OSError when the broker cannot be reached, TlsFailed when it is not trusted or does not trust
         us, OverhopError when it does not want us.
         """
-        self._connection = Connection(
-            host, port, timeout=timeout, max_envelope=max_envelope, tls=tls, server_hostname=server_hostname
-        )
-        self._core = self._connection.core
-        self._connection.connect()
+        self._core = ClientCore(timeout, max_envelope)
+        self._driver = ClientDriver(over_tls(self._core, tls, host, server_hostname), timeout)
+        self._driver.connect(host, port, self._core.handshake())
 
     @property
     def worker_id(self) -> str:
@@ -206,7 +204,7 @@ class Client:
         prepare = self._core.prepare
         replies = [prepare(requests.enqueue(queue, payload, options)) for payload in payloads]
         for first in range(0, len(replies), WINDOW):
-            self._connection.settle(replies[first : first + WINDOW])
+            self._driver.run(self._core.settle(replies[first : first + WINDOW]))
         return _job_ids(replies)
 
     def job(self, jid: str) -> Job | None:
@@ -249,7 +247,7 @@ class Client:
         Answer it with `done` or `fail` before its deadline, or move that with `beat`: else it is given to another,
         as one attempt more.
         """
-        return self._connection.next_quest(timeout)
+        return self._driver.run(self._core.next_quest(timeout))
 
     def ack(self, jid: str) -> None:
         """Tell the broker that the job has arrived and begins. Raises JobNotFound if it is not ours any more."""
@@ -278,14 +276,14 @@ class Client:
     def goodbye(self, reason: str | None = None) -> None:
         """Give back all jobs that are not answered, and disconnect."""
         self._ask(requests.goodbye(reason))
-        self._connection.close()
+        self._driver.close()
 
     def close(self) -> None:
         """Disconnect. Jobs that are not answered are attempts that failed: say `goodbye` to just give them back."""
-        self._connection.close()
+        self._driver.close()
 
     def _ask(self, request: Request[T]) -> T:
-        return self._connection.ask(request)
+        return self._driver.run(self._core.ask(request))
 
     def _start_time(self, scheduled_at: datetime | None, delay: float | None) -> datetime | None:
         if delay is not None and self._core.clock_offset is None:
@@ -295,9 +293,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

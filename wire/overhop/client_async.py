@@ -21,13 +21,15 @@ bytes, lists, and dicts with str keys. Anything else raises Unencodable, and not
 import ssl
 from collections.abc import Iterable
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+# sync: from wire.client.drivers import ClientDriver
+# sync: from wire.client.protocol import over_tls
 from wire.overhop import requests
 from wire.overhop.async_connection import AsyncConnection
 
 # sync: from wire.overhop.client_async import AsyncClient
+# sync: from wire.overhop.client_core import ClientCore
 from wire.overhop.client_core import Reply
 from wire.overhop.codec.decoder import MAX_ENVELOPE
 from wire.overhop.codec.encoder import Unencodable
@@ -111,9 +113,11 @@ class AsyncClient:
         """  # async only
         self._connection = AsyncConnection(
             host, port, timeout=timeout, max_envelope=max_envelope, tls=tls, server_hostname=server_hostname
-        )
-        self._core = self._connection.core
-        # sync: self._connection.connect()
+        )  # async only
+        self._core = self._connection.core  # async only
+        # sync: self._core = ClientCore(timeout, max_envelope)
+        # sync: self._driver = ClientDriver(over_tls(self._core, tls, host, server_hostname), timeout)
+        # sync: self._driver.connect(host, port, self._core.handshake())
 
     async def connect(self) -> None:  # async only
         """Connect and register; call `close` in the end.
@@ -221,7 +225,8 @@ class AsyncClient:
         prepare = self._core.prepare
         replies = [prepare(requests.enqueue(queue, payload, options)) for payload in payloads]
         for first in range(0, len(replies), WINDOW):
-            await self._connection.settle(replies[first : first + WINDOW])
+            await self._connection.settle(replies[first : first + WINDOW])  # async only
+            # sync: self._driver.run(self._core.settle(replies[first : first + WINDOW]))
         return _job_ids(replies)
 
     async def job(self, jid: str) -> Job | None:
@@ -264,7 +269,8 @@ class AsyncClient:
         Answer it with `done` or `fail` before its deadline, or move that with `beat`: else it is given to another,
         as one attempt more.
         """
-        return await self._connection.next_quest(timeout)
+        return await self._connection.next_quest(timeout)  # async only
+        # sync: return self._driver.run(self._core.next_quest(timeout))
 
     async def ack(self, jid: str) -> None:
         """Tell the broker that the job has arrived and begins. Raises JobNotFound if it is not ours any more."""
@@ -293,14 +299,17 @@ class AsyncClient:
     async def goodbye(self, reason: str | None = None) -> None:
         """Give back all jobs that are not answered, and disconnect."""
         await self._ask(requests.goodbye(reason))
-        await self._connection.close()
+        await self._connection.close()  # async only
+        # sync: self._driver.close()
 
     async def close(self) -> None:
         """Disconnect. Jobs that are not answered are attempts that failed: say `goodbye` to just give them back."""
-        await self._connection.close()
+        await self._connection.close()  # async only
+        # sync: self._driver.close()
 
     async def _ask(self, request: Request[T]) -> T:
-        return await self._connection.ask(request)
+        return await self._connection.ask(request)  # async only
+        # sync: return self._driver.run(self._core.ask(request))
 
     async def _start_time(self, scheduled_at: datetime | None, delay: float | None) -> datetime | None:
         if delay is not None and self._core.clock_offset is None:
@@ -311,9 +320,7 @@ class AsyncClient:
         await self.connect()  # async only
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

@@ -131,10 +131,16 @@ class ClientCore:
 
     def wait(self, reply: Reply[T]) -> Steps[T]:
         """Return the answer to a request that was submitted."""
-        yield from self.settled([reply])
+        yield from self._settled([reply])
         return reply.result()
 
-    def settled(self, replies: Sequence[Reply[Any]]) -> Steps[None]:
+    def settle(self, replies: Sequence[Reply[Any]]) -> Steps[None]:
+        """Submit prepared requests, and wait until all are answered, refusals too."""
+        for reply in replies:
+            self.submit(reply)
+        yield from self._settled(replies)
+
+    def _settled(self, replies: Sequence[Reply[Any]]) -> Steps[None]:
         """Wait until all are answered, refusals too."""
         answered, deadline = self.answered, time.monotonic() + self.timeout
         for reply in replies:

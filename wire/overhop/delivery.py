@@ -23,7 +23,7 @@ from wire.overhop.codec.messages import Log, Subscribe, credit, done, fail, job_
 from wire.overhop.codec.names import Code
 from wire.overhop.codec.runs import DoneRun
 from wire.overhop.codec.timestamps import format_timestamp
-from wire.overhop.payloads import payload_value
+from wire.overhop.payloads import job_names, payload_value
 from wire.overhop.service import OverhopService
 from wire.replies import Parts, Replies
 
@@ -100,7 +100,7 @@ class Consumer(PushConsumer):
         payloads: Sequence[bytes],
     ) -> bytes | bytearray:  # fmt: skip
         """Assign jobs that have all but their payloads in common; returns their QUESTs."""
-        owner, names = self._owner, self._owner.names.of(self.queue, self.buffer.policy.uuid)
+        owner, names = self._owner, job_names(self.queue, self.buffer.policy.uuid)
         jids = names.jids(ids)
         owner.assignments.add(pushed, tags, jids)
         return self._writer.write(deadline, pushed.attempt, most, names.head, jids, payloads)
@@ -217,7 +217,6 @@ class Deliveries:
         self.changes = 0
         self._by_queue: dict[str, Consumer] = {}
         self.assignments = Assignments[Consumer]()
-        self.names = service.names
         self._service = service
         self._engine = service.engine
         self._replies = replies

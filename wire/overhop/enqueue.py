@@ -30,7 +30,7 @@ from wire.overhop.codec.hot_frames import jid_oks
 from wire.overhop.codec.messages import Enqueue
 from wire.overhop.codec.names import Code
 from wire.overhop.codec.runs import JobRun
-from wire.overhop.payloads import AllJobNames
+from wire.overhop.payloads import job_names
 from wire.overhop.service import OverhopService
 from wire.replies import HeldReplies, Parts, Replies
 
@@ -50,14 +50,13 @@ class JobAnswers:
     """The answers to ENQUEUEs of one queue with request ids of one length, in their place in a list of replies. The
     engine tells them before the replies to that batch are released."""
 
-    __slots__ = ("_frames", "_left", "_names", "_parts", "_q", "_rids", "_slot")
+    __slots__ = ("_frames", "_left", "_parts", "_q", "_rids", "_slot")
 
-    def __init__(self, parts: Parts, rids: Sequence[bytes], q: str, names: AllJobNames) -> None:
+    def __init__(self, parts: Parts, rids: Sequence[bytes], q: str) -> None:
         self._parts = parts
         self._slot = len(parts)
         self._rids = rids
         self._q = q
-        self._names = names
         #: Those that are known, by the number of the first job that they are for; the number of the others.
         self._frames: dict[int, bytes | bytearray] = {}
         self._left = len(rids)
@@ -73,7 +72,7 @@ class JobAnswers:
 
     def fill(self, n: int, ids: Sequence[int], queue: QueuePolicy) -> None:
         """The jobs from the `n`th on were stored in `queue` with these ids."""
-        names = self._names.of(self._q, queue.uuid)
+        names = job_names(self._q, queue.uuid)
         self._put(n, len(ids), jid_oks(self._rids[n : n + len(ids)], names.head, names.jids(ids)))
 
     def refuse(self, n: int, code: Code, text: str) -> None:
@@ -154,7 +153,7 @@ class Enqueuer:
         replies.follow_batch(self.service.engine.open_batch)
         token: JobToken
         if scheduled_at is None and interval is None and key is None and not priority:
-            token = JobAnswers(replies.begin(), [rid.encode()], q, self.service.names)
+            token = JobAnswers(replies.begin(), [rid.encode()], q)
             publisher.publish_answered(payload, Content.MSGPACK, self, token, max_attempts)
             return
         message = DetailedMessage(
@@ -164,7 +163,7 @@ class Enqueuer:
         if key is not None:
             token = Keyed(replies.begin_pending(), rid, publisher, q, message, ROUNDS)
         else:
-            token = JobAnswers(replies.begin(), [rid.encode()], q, self.service.names)
+            token = JobAnswers(replies.begin(), [rid.encode()], q)
         publisher.publish_detailed(message, self, token, True)
 
     def publish_run(self, run: JobRun) -> bool:
@@ -179,7 +178,7 @@ class Enqueuer:
         self.client.published(len(run))
         replies = self.replies
         replies.follow_batch(self.service.engine.open_batch)
-        answers = JobAnswers(replies.begin(), run.rids, run.q, self.service.names)
+        answers = JobAnswers(replies.begin(), run.rids, run.q)
         publisher.publish_many_answered(run.payloads, Content.MSGPACK, self, self._pending.add(answers))
         return True
 
@@ -243,7 +242,7 @@ class Enqueuer:
     # Keys.
 
     def _answer(self, keyed: Keyed, id: int, queue: QueuePolicy) -> None:
-        keyed.held.fill(ok(keyed.rid, {"jid": self.service.names.of(keyed.q, queue.uuid).jid(id)}))
+        keyed.held.fill(ok(keyed.rid, {"jid": job_names(keyed.q, queue.uuid).jid(id)}))
 
     async def _find_holder(self, keyed: Keyed, queue: QueuePolicy) -> None:
         """Answer with the job that has the key; if it has just finished, there is room for this one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -56,20 +57,8 @@ class JobNames:
         return AlikeTexts(start + bytes(3), columns, len(ids))
 
 
-class AllJobNames:
-    """Makes the jids of all queues of a process."""
-
-    def __init__(self) -> None:
-        self._names: dict[tuple[str, str], JobNames] = {}
-
-    def of(self, queue: str, uuid: str) -> JobNames:
-        """The names of the jobs of one queue."""
-        names = self._names.get((queue, uuid))
-        if names is None:
-            if len(self._names) >= MOST_QUEUES:
-                self._names.clear()
-            names = self._names[queue, uuid] = JobNames(queue, uuid)
-        return names
+#: The names of the jobs of one queue, by its name and its UUID.
+job_names = lru_cache(MOST_QUEUES)(JobNames)
 
 
 def _block_of(id: int) -> int:

@@ -17,7 +17,6 @@ from wire.net.tasks import Tasks
 from wire.overhop.codec.decoder import MAX_ENVELOPE
 from wire.overhop.codec.fields import MAX_NAME, forbidden
 from wire.overhop.machine import Limits
-from wire.overhop.payloads import AllJobNames
 from wire.overhop.queries import Queries
 from wire.server import ensure_queue
 from wire.unconfirmed import UnconfirmedByClient
@@ -84,8 +83,6 @@ class OverhopService:
         self._anonymous: set[ServedSession] = set()
         self._workers: dict[str, ServedSession] = {}
         self._publishers: dict[str, Publisher] = {}
-        #: The names of all jobs.
-        self.names = AllJobNames()
         self._tasks = Tasks()
         #: The versions of the workers that the store was told of, by wid.
         self._written: dict[str, object] = {}

@@ -22,7 +22,6 @@ from uuid import uuid4
 from queues.engine import EngineError
 from queues.reach import Operation, Protocol
 from wire.net.connection import Connection, contained
-from wire.net.limits import Closure
 from wire.net.siblings import State as HandedState
 from wire.net.tasks import Tasks
 from wire.overhop.codec import encoder, messages
@@ -35,44 +34,32 @@ from wire.overhop.delivery import Deliveries
 from wire.overhop.enqueue import Enqueuer
 from wire.overhop.machine import Action, Conversation, Event, State
 from wire.overhop.service import OverhopService, allows
-from wire.replies import Replies
+from wire.session import WireSession
 
-BLOCKED, BEHIND = "request", "messages"
 #: Messages and runs of one connection that are handled before the others have a turn.
 TURN = 200
 Payload = dict[str, Any]
 Answer = Coroutine[Any, Any, Payload | None]
 
 
-class OverhopSession:
+class OverhopSession(WireSession):
     """The server's side of one connection: anonymous at first, then a worker."""
 
     def __init__(self, connection: Connection, service: OverhopService) -> None:
-        self.connection = connection
+        super().__init__(connection, service.engine, Protocol.OVERHOP)
         self._service = service
-        self._engine = service.engine
-        self._replies = Replies(service.engine, connection)
         self._unconfirmed = service.unconfirmed.of(connection.peer[0])
-        self._client = client = service.engine.clients.add(Protocol.OVERHOP, connection.address, self)
-        self._enqueuer = Enqueuer(connection, service, self._replies, self._spawn, client)
-        self._deliveries = Deliveries(connection, service, self._replies, client)
+        self._enqueuer = Enqueuer(connection, service, self._replies, self._spawn, self.client)
+        self._deliveries = Deliveries(connection, service, self._replies, self.client)
         self._wid = ""
         #: Until the first queue is known: where the connection may be handed over.
         self._siblings = service.siblings
-        self._loop = asyncio.get_running_loop()
         self._conversation = Conversation(service.options.limits, self._loop.time())
         self._decoder = RunDecoder(service.options.max_envelope)
-        self._behind: list[Received] = []
-        #: Bytes of the reads that these came in.
-        self._behind_bytes = 0
-        self._task: asyncio.Task[None] | None = None
-        self._later: asyncio.Handle | None = None
         self._spawned = Tasks()
         self._finishing = False
-        self._draining = False
         #: The client has sent its end of file: it cannot finish any job.
         self._at_end = False
-        self._idle_timer: asyncio.TimerHandle | None = None
         self._rid = ""
         self._connected_at = time()
         self._requests = 0
@@ -91,14 +78,14 @@ class OverhopSession:
         for before in (Type.HELLO, Type.REGISTER):
             self._conversation.on_message(before, self._loop.time())
         self._connected_at, self._requests = state["since"], state["requests"]
-        self._client.continue_since(self._connected_at)
+        self.client.continue_since(self._connected_at)
         self._begin(state["wid"])
 
     def data_received(self, data: bytes) -> None:
         received = self._decoder.feed(data)
         if self._finishing:
             return
-        if self._is_busy:
+        if self._blocked:
             self._behind.extend(received)
             self._behind_bytes += len(data)
             self.connection.hold(self._decoder.pending + self._behind_bytes)
@@ -110,46 +97,33 @@ class OverhopSession:
         """Answer the requests before the end; nothing can be pushed to a client that is leaving."""
         self._deliveries.withdraw()
         self._draining = self._at_end = True
-        self._close_when_idle()
+        self._close_when_done()
         return True
 
     def connection_lost(self) -> None:
         self._conversation.on(Event.DISCONNECT, self._loop.time())
         self._finishing = True
         self._service.disconnected(self, self._wid)
-        self._engine.clients.remove(self._client)
         self._deliveries.withdraw()
         if self.connection.listener.stopping:
             self._deliveries.hand_back()
         else:
             self._deliveries.lose()
         self._enqueuer.forget()
-        self._replies.discard()
-        self._behind.clear()
         self._spawned.cancel()
-        for task in (self._task, self._later):
-            if task is not None:
-                task.cancel()
+        self._leave()
 
     def drain(self) -> None:
         """Take no more jobs; those at work may be finished while the listener waits."""
         self._deliveries.withdraw()
         self._draining = True
-        self._close_when_idle()
+        self._close_when_done()
 
     def overfull(self) -> None:
         text = "too much of what clients have sent is incomplete or waits: this connection is closed"
         self._replies.begin().append(encoder.err(PUSH_RID, Code.UNAVAILABLE, text))
         self._finishing = True
         self._replies.flush()
-
-    def revoke(self) -> None:
-        """The permissions of clients have changed: end the connection at once."""
-        self.connection.abort()
-
-    def disconnect(self) -> None:
-        """An operator ends the connection."""
-        self.connection.abort(Closure.OPERATOR)
 
     def holds(self) -> tuple[int, int]:
         """The jobs that it works on, and the bytes that it keeps."""
@@ -167,15 +141,10 @@ class OverhopSession:
 
     # Messages.
 
-    @property
-    def _is_busy(self) -> bool:
-        """Whether messages that arrive now wait behind earlier ones."""
-        return self._task is not None or self._later is not None
-
     def _run(self, received: list[Received]) -> None:
         """Handle messages until all are done, one blocks, or it is time to let others have a turn."""
         at, left = 0, TURN
-        while at < len(received) and left and self._task is None and not self._finishing:
+        while at < len(received) and left and not self._blocked and not self._finishing:
             left -= 1
             message = received[at]
             if isinstance(message, OverhopEnvelope):
@@ -189,31 +158,22 @@ class OverhopSession:
                 received[at : at + 1] = message.envelopes()
         if self._finishing:
             pass
-        elif self._task is not None:
-            self._behind.extend(received[at:])
         elif at < len(received):
+            if not self._blocked:  # let others have a turn
+                self._start_blocking()
+                self._loop.call_soon(self._unblock)
             self._behind = received[at:]
-            self._later = self._loop.call_soon(self._go_on)
-            self.connection.pause_reading(BEHIND)
         self._replies.flush()
         if self._engine.settles(self._replies.round):
             self._engine.hurry_settling()
         self._engine.check_saturation()
-        self.connection.hold(self._decoder.pending + (self._behind_bytes if self._is_busy else 0))
+        self.connection.hold(self._decoder.pending + (self._behind_bytes if self._blocked else 0))
         if self._replies.batch == self._engine.open_batch:
             self._unconfirmed.add(self.connection, self._behind_bytes)
-        if not self._is_busy and self._decoder.error is not None:
+        if not self._blocked and self._decoder.error is not None:
             self._finish()
         if self._draining:
-            self._close_when_idle()
-
-    @contained
-    def _go_on(self) -> None:
-        """Handle the rest of the received messages."""
-        self._later = None
-        self.connection.resume_reading(BEHIND)
-        behind, self._behind = self._behind, []
-        self._run(behind)
+            self._close_when_done()
 
     def _handle(self, t: int, rid: str, p: Payload) -> None:
         try:
@@ -236,9 +196,9 @@ class OverhopSession:
         action = self._conversation.on_message(t, self._loop.time())
         if action is Action.SERVE:
             if isinstance(asked, messages.Subscribe) and (home := self._other_home(asked.q)) is not None:
-                self._block(rid, self._move(home, OverhopEnvelope(t, rid, p)))
+                self._ask(rid, self._move(home, OverhopEnvelope(t, rid, p)))
             else:
-                self._block(rid, self._slow(t, asked))
+                self._ask(rid, self._slow(t, asked))
         else:
             self._act(action, rid, f"a message of type {t} is not allowed here")
 
@@ -268,7 +228,7 @@ class OverhopSession:
         self._wid = wid
         self._service.registered(self, self._wid)
         grant = self._service.grant
-        self._client.identify(None if grant is None else grant.id, self._wid)
+        self.client.identify(None if grant is None else grant.id, self._wid)
         self.connection.handshake_done()
         if grant is not None:
             self.connection.name_key(grant.id)
@@ -293,7 +253,7 @@ class OverhopSession:
         if home is None:
             self._enqueue(rid, p)
         else:
-            self._block(rid, self._move(home, OverhopEnvelope(Type.ENQUEUE, rid, p)))
+            self._ask(rid, self._move(home, OverhopEnvelope(Type.ENQUEUE, rid, p)))
 
     def _other_home(self, queue: str) -> int | None:
         """The process that is to go on with this connection, whose first queue this is; None: this one."""
@@ -306,22 +266,18 @@ class OverhopSession:
 
     async def _move(self, home: int, first: OverhopEnvelope) -> None:
         """Hand the connection over, if that process takes it; else the `first` message is handled here."""
-        siblings, connection = self._service.siblings, self.connection
+        siblings = self._service.siblings
         assert siblings is not None
         state = {"wid": self._wid, "since": self._connected_at, "requests": self._requests}
 
-        def unread() -> bytes:
+        def unhandled() -> list[bytes]:
             behind = (message for one in self._behind for message in _envelopes(one))
-            return b"".join((*(encoder.encode(*message) for message in (first, *behind)), self._decoder.rest))
+            return [encoder.encode(*message) for message in (first, *behind)]
 
-        self._replies.flush()
         moved = False
-        if not (self._draining or self._decoder.error) and await connection.is_portable():
-            with contextlib.suppress(encoder.Unencodable):
-                moved = await siblings.give(home, connection.fileno(), connection.listener.name, state, unread)
-        if moved:
-            connection.let_go()
-        else:
+        with contextlib.suppress(encoder.Unencodable):
+            moved = await self._hand_over(siblings, home, state, unhandled)
+        if not moved:
             self._behind.insert(0, first)
 
     # Requests that do not block.
@@ -337,7 +293,7 @@ class OverhopSession:
         publisher = self._service.publisher(job[0])
         # A job that this client has just finished may hold the key: what comes before is done before.
         if publisher is None or (job.key is not None and self._engine.settles(self._replies.round)):
-            self._block(rid, self._enqueue_later(rid, job))
+            self._ask(rid, self._enqueue_later(rid, job))
         else:
             self._enqueuer.publish(rid, job, publisher)
 
@@ -411,14 +367,13 @@ class OverhopSession:
         if wanted.credits:
             consumer.grant(wanted.credits)
 
-    def _block(self, rid: str, answer: Answer) -> None:
+    def _ask(self, rid: str, answer: Answer) -> None:
         """Handle nothing more until this is answered."""
         self._rid = rid
-        self.connection.pause_reading(BLOCKED)
-        self._task = self._loop.create_task(self._serve(rid, answer))
+        self._block(self._serve(rid, answer))
 
     async def _serve(self, rid: str, answer: Answer) -> None:
-        """Answer, unless the request has done that itself, and go on with the messages behind it."""
+        """Answer, unless the request has done that itself."""
         try:
             await self._caught_up()
             payload = await answer
@@ -430,20 +385,8 @@ class OverhopSession:
             frame = encoder.err(rid, error.code, error.msg)
         except (EngineError, encoder.Unencodable) as error:
             frame = encoder.err(rid, Code.UNAVAILABLE, str(error))
-        except Exception:
-            self.connection.failed("a request")
-            return
-        self._task = None
-        if not self.connection.is_closing:
-            self._answered(frame)
-
-    @contained
-    def _answered(self, frame: bytes | None) -> None:
-        if frame is not None:
+        if frame is not None and not self.connection.is_closing:
             self._replies.begin().append(frame)
-        self.connection.resume_reading(BLOCKED)
-        behind, self._behind = self._behind, []
-        self._run(behind)
 
     async def _caught_up(self) -> None:
         """Wait for the commit of earlier requests: the one that blocks must see it, and is answered behind it."""
@@ -468,29 +411,14 @@ class OverhopSession:
         self._replies.begin().append(encoder.err(rid, code, text))
         self._finish()
 
-    @contained
     def _finish(self) -> None:
         """Handle nothing more; close when every answer is out."""
-        self._finishing = True
+        self._finishing = self._draining = True
         self._replies.flush()
-        if self._replies.waiting:
-            self._loop.call_later(0.005, self._finish)
-        else:
-            self.connection.close()
+        self._close_when_done()
 
-    def _close_when_idle(self) -> None:
-        """A stop, or the client's end of file: close once nothing is under way."""
-        if self._finishing or self._idle_timer is not None:
-            return
-        if self._is_busy or self._replies.waiting or (self._deliveries.assignments and not self._at_end):
-            self._idle_timer = self._loop.call_later(0.01, self._look_again)
-        else:
-            self.connection.close()
-
-    @contained
-    def _look_again(self) -> None:
-        self._idle_timer = None
-        self._close_when_idle()
+    def _at_work(self) -> bool:
+        return not self._finishing and (self._blocked or bool(self._deliveries.assignments and not self._at_end))
 
     @property
     def version(self) -> tuple[int, int]:

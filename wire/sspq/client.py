@@ -12,7 +12,6 @@ message unconfirmed gives it back.
 
 import ssl
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Final, Self
 
 from wire.client.drivers import ClientDriver
@@ -107,7 +106,5 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -11,7 +11,6 @@ message unconfirmed gives it back.
 
 import ssl
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import Final, Self
 
 from wire.client.drivers import AsyncClientDriver
@@ -117,7 +116,5 @@ class AsyncClient:
         await self.connect()  # async only
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()

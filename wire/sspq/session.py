@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from queues.engine import Delivery, Destination, Engine, EngineError, LocalDeadLetters, LocalQueue, Waiter
 from queues.reach import Protocol
 from wire.net.connection import Connection, contained
-from wire.net.limits import Closure
-from wire.replies import Replies
 from wire.server import Server
+from wire.session import WireSession
 from wire.sspq import codec
 from wire.sspq.codec import CONFIRM, MAX_RETRIES, SEND, Decoder
 from wire.sspq.machine import PACKET_EVENTS, Action, Event, Slot, State, deliveries_allowed, remaining
@@ -46,18 +45,16 @@ class SspqQueue:
             self.queue, self.dead_letters = await engine.queue(name), dead_letters
 
 
-class SspqSession(Waiter):
+class SspqSession(WireSession, Waiter):
     """The server's side of one connection. It waits and holds in one slot; SEND may come at any time."""
 
     def __init__(self, connection: Connection, server: Server, serves: SspqQueue) -> None:
-        super().__init__(key=None)
-        self.connection = connection
-        self._engine: Engine = server.engine
+        WireSession.__init__(self, connection, server.engine, Protocol.SSPQ)
+        Waiter.__init__(self, key=None)
         self._serves = serves
         self._lost_publishes = server.lost_publishes
-        self._decoder = Decoder(serves.max_payload)
+        self._decoder: Decoder = Decoder(serves.max_payload)
         self._slot = Slot()
-        self._replies = Replies(server.engine, connection)
         self._unconfirmed = server.unconfirmed.of(connection.peer[0])
         self._publisher = server.engine.publisher(serves.destination)
         self._waits_in: LocalQueue | None = None
@@ -65,10 +62,8 @@ class SspqSession(Waiter):
         self._receives: LocalQueue | None = None
         self._held: tuple[LocalQueue, int] | None = None
         self._dispatching = False
-        #: The server stops: nothing is asked for any more; and, a moment later, the connection closes.
+        #: The server stops: nothing is asked for any more; and, a moment later, the session drains.
         self._stopping = False
-        self._draining = False
-        self.client = server.engine.clients.add(Protocol.SSPQ, connection.address, self)
         connection.handshake_done()  # SSPQ has none: a SEND may come at any time, only the idle limit holds
 
     # Called by the connection.
@@ -102,14 +97,13 @@ class SspqSession(Waiter):
         if self._receives is not None:
             self._receives.leave(self, count=not self._stopping)
         self._act(self._slot.on(Event.DISCONNECT))
-        self._replies.discard()
-        self._engine.clients.remove(self.client)
+        self._leave()
 
     def drain(self) -> None:
         """Refuse who waits; let who holds a message finish it."""
         self._stopping = True
         # Senders do not wait for answers: what they have sent is still taken, for a moment.
-        asyncio.get_running_loop().call_later(LINGER, self._finish_draining)
+        self._loop.call_later(LINGER, self._finish_draining)
         if self._slot.state in (State.WAITING, State.WAITING_DEAD):
             self._withdraw()
             self._act(self._slot.on(Event.REFUSED))
@@ -124,20 +118,10 @@ class SspqSession(Waiter):
         self._draining = True
         self._close_when_done()
 
-    @contained
-    def _close_when_done(self) -> None:
-        if self._draining and self._slot.state is State.IDLE:
-            if self._replies.waiting:
-                asyncio.get_running_loop().call_later(0.01, self._close_when_done)
-            else:
-                self.connection.close()
+    def _at_work(self) -> bool:
+        return self._slot.state not in (State.IDLE, State.CLOSED)
 
     # Called by the engine.
-
-    @contained
-    def disconnect(self) -> None:
-        """An operator ends the connection."""
-        self.connection.abort(Closure.OPERATOR)
 
     def holds(self) -> tuple[int, int]:
         """The message that it has not confirmed, and the bytes that it keeps."""

@@ -16,7 +16,7 @@ from brokersite import bootstrap, embedded
 from brokersite.supervisor import ProcessSupervisor, Program, SupervisorError, refuse_taken
 from queues import extras
 from queues.database import connection_parameters
-from wire.management.commands.runwire import address, address_or_off
+from wire.management.serving import address, address_or_off
 from wire.net.address import HostPort
 
 #: The listeners of runwire and where they listen unless told otherwise.

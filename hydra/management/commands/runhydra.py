@@ -2,56 +2,34 @@
 
 from __future__ import annotations
 
-import argparse
 import ssl
 from typing import Any
 
-import psycopg
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from hydra.irc.settings import IrcServer, IrcUser
 from hydra.options import HydraOptions, settings_options
 from hydra.runner import run
 from hydra.transports import check
 from hydra.transports.access import check_access
-from hydra.transports.address import IrcAddress, NodeAddress, NodeAddressError, parse_node_address
+from hydra.transports.address import IrcAddress, parse_node_address
 from queues import extras
-from queues.addresses import queue_problem
 from queues.errors import BrokerError
-from queues.reach import Operation, Protocol
-from wire.net.address import AddressError, parse_address
+from queues.reach import Protocol
+from wire.management.serving import ServerCommand, address, argument, or_off, queue_of
 
 DEFAULT_LISTEN = "127.0.0.1:6174"
 
 
-def address(text: str) -> NodeAddress:
-    """An argument that is a node's address."""
-    try:
-        return parse_node_address(text)
-    except NodeAddressError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+node_address = argument(parse_node_address)
+queue_or_off = or_off(queue_of(Protocol.HYDRA))
 
 
-def server(text: str) -> tuple[str, int]:
-    """An argument HOST:PORT."""
-    try:
-        where = parse_address(text)
-    except AddressError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return where.host, where.port
-
-
-def queue_or_off(text: str) -> str | None:
-    """An argument that is a queue's name, or the word off."""
-    if problem := queue_problem(text, Protocol.HYDRA, Operation.CONSUME):
-        raise argparse.ArgumentTypeError(f"{text}: {problem}")
-    return None if text == "off" else text
-
-
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Run one Hydra node until SIGTERM or Ctrl-C."""
 
+    refusals = (BrokerError, OSError, ValueError)
     help = (
         "Run one Hydra node until SIGTERM or Ctrl-C. The nodes elect a leader, which holds the one connection to IRC. "
         "A database's first node, without --link, founds a network; all others need at least "
@@ -61,11 +39,11 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--listen", type=address, action="append", metavar="ADDRESS",
+            "--listen", type=node_address, action="append", metavar="ADDRESS",
             help=f"an address for other nodes; may be given several times (default: {DEFAULT_LISTEN})",
         )  # fmt: skip
         parser.add_argument(
-            "--link", type=address, action="append", default=[], metavar="ADDRESS",
+            "--link", type=node_address, action="append", default=[], metavar="ADDRESS",
             help="a node to connect to; may be given several times",
         )  # fmt: skip
         parser.add_argument("--name", help="the stable name of this node, the key of its promises (default: --listen)")
@@ -78,7 +56,7 @@ class Command(BaseCommand):
             help="listen beyond loopback without a secret or certificates, on a network of nodes only",
         )  # fmt: skip
         parser.add_argument(
-            "--irc", type=server, default=settings.BROKER_HYDRA_IRC or None, metavar="HOST:PORT",
+            "--irc", type=address, default=settings.BROKER_HYDRA_IRC or None, metavar="HOST:PORT",
             help="the IRC server that the leader connects to; a node without one leads only if no other has one",
         )  # fmt: skip
         parser.add_argument("--irc-tls", action="store_true", help="connect to IRC with TLS")
@@ -98,35 +76,26 @@ class Command(BaseCommand):
             help="the queue of lines for IRC (default: %(default)s)",
         )  # fmt: skip
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            chosen = self._options(options)
-            uses_irc = chosen.irc is not None or any(isinstance(a, IrcAddress) for a in (*chosen.links, *chosen.listen))
-            if uses_irc and (problem := extras.problem("irc")):
-                raise CommandError(problem)
-            for address in chosen.links:
-                check(address, chosen.transport)
-            for address in chosen.listen:
-                check_access(address, chosen.transport)
-            run(chosen, self._say)
-        except psycopg.OperationalError as error:
-            raise CommandError(f"The database cannot be reached: {str(error).strip()}") from error
-        except (BrokerError, OSError, ValueError) as error:
-            raise CommandError(str(error)) from error
-
-    def _say(self, line: str) -> None:
-        self.stdout.write(line)
-        self.stdout.flush()
+    def serve(self, options: dict[str, Any]) -> None:
+        chosen = self._options(options)
+        uses_irc = chosen.irc is not None or any(isinstance(a, IrcAddress) for a in (*chosen.links, *chosen.listen))
+        if uses_irc and (problem := extras.problem("irc")):
+            raise CommandError(problem)
+        for target in chosen.links:
+            check(target, chosen.transport)
+        for listening in chosen.listen:
+            check_access(listening, chosen.transport)
+        run(chosen, self.announce)
 
     @staticmethod
     def _options(options: dict[str, Any]) -> HydraOptions:
         listen = options["listen"] or [parse_node_address(DEFAULT_LISTEN)]
         irc = None
         if options["irc"] is not None:
-            host, port = options["irc"]
+            where = options["irc"]
             tls = ssl.create_default_context() if options["irc_tls"] else None
             irc = (
-                IrcServer(host, port, tls, settings.BROKER_HYDRA_IRC_PASSWORD),
+                IrcServer(where.host, where.port, tls, settings.BROKER_HYDRA_IRC_PASSWORD),
                 IrcUser(options["nick"], tuple(options["join"] or settings.BROKER_HYDRA_JOIN)),
             )
         elif options["join"]:

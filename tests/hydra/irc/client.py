@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from hydra.irc.attempt import IrcHandlers
-from hydra.irc.connection import IrcConnection
+from hydra.irc.connection import IrcConnection, IrcHandlers
 from hydra.irc.settings import IrcServer, IrcTimes, IrcUser
 from hydra.transports.base import log_fault
 from tests.waiting import PATIENCE, Changes
@@ -102,19 +101,15 @@ class Client:
 
     async def acknowledged(self) -> None:
         """Wait until the server's kernel has confirmed all that was sent."""
-        attempt = self.connection._attempt
-        assert attempt is not None
         async with asyncio.timeout(PATIENCE):
-            while attempt.wire.unsent:
+            while self.connection.wire.unsent:
                 await asyncio.sleep(0.005)
 
     @property
     def descriptor(self) -> int:
         """That of the socket."""
-        attempt = self.connection._attempt
-        assert attempt is not None
-        assert attempt.wire.transport is not None
-        return int(attempt.wire.transport.get_extra_info("socket").fileno())
+        assert self.connection.wire.transport is not None
+        return int(self.connection.wire.transport.get_extra_info("socket").fileno())
 
     @property
     def told(self) -> tuple[int, int, int]:

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from hydra.irc.attempt import AttemptState
+from hydra.irc.connection import ConnectionState
 from hydra.protocol.lines import E_RECV, passes
 from tests.hydra.irc.client import Client
 from tests.hydra.irc.server import IrcServerProcess
@@ -111,7 +111,7 @@ async def test_a_server_that_dies_is_told_and_the_same_object_connects_to_the_ne
         server.stop()
         assert "127.0.0.1" in await client.lost()
         assert not client.connection.say("PRIVMSG #c :hello")
-        assert client.connection.state is AttemptState.ENDED
+        assert client.connection.state is ConnectionState.ENDED
         client.losses.clear()
         client.connection.connect()
         assert f"127.0.0.1:{server.port} cannot be reached" in await client.lost()

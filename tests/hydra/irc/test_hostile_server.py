@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hydra import clock
-from hydra.irc.attempt import AttemptState
+from hydra.irc.connection import ConnectionState
 from tests.hydra.irc.client import Client
 from tests.hydra.irc.scripted import ScriptedClient, ScriptedServer
 from tests.wire.net.test_tls import Authority
@@ -314,7 +314,7 @@ async def test_a_leave_while_lines_are_read_ends_the_reading(scripted: ScriptedS
     assert "leave now" in client.lines[-1]
     assert client.losses == []
     assert client.connections == (when == "heard")
-    assert client.connection.state is AttemptState.ENDED
+    assert client.connection.state is ConnectionState.ENDED
 
 
 async def test_all_ends_at_once_while_the_server_is_being_connected_to(scripted: ScriptedServer) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from hydra.irc.settings import IrcServer, IrcSettingsError, IrcTimes, IrcUser
+from hydra.irc.settings import IrcServer, IrcSettingsError, IrcUser
 
 
 @pytest.mark.parametrize("nick", ["alpha", "Alpha_2", "[a]`^{}|\\", "_x", "größe"])
@@ -42,18 +40,6 @@ def test_each_setting_sent_at_registration_is_one_line() -> None:
         IrcUser("alpha", username="a b")
     with pytest.raises(IrcSettingsError, match="a real name must not have control characters"):
         IrcUser("alpha", realname="a\nb")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"connect": 0}, {"register": -1}, {"ping": 0}, {"silence": 0}, {"join": 0}, {"interval": -1}, {"burst": 0},
-        {"queue": 0},
-    ],
-)  # fmt: skip
-def test_times_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(IrcSettingsError):
-        IrcTimes(**wrong)
 
 
 def test_a_server_is_written_as_people_write_it() -> None:

@@ -271,8 +271,8 @@ async def test_writes_wait_until_the_database_is_there_again_and_nothing_else_do
         await until(lambda: alpha.lost, "the node is told")
         assert alpha.store.lost
         write = asyncio.create_task(alpha.store.write(promised(alpha.store, 1, 11)))
-        alpha.store.happened("test", "while the database was away")
-        alpha.store.publish_status(look_at(Driven()))
+        alpha.store.status.happened("test", "while the database was away")
+        alpha.store.status.publish(look_at(Driven()))
         await asyncio.wait({write}, timeout=0.3)
         assert not write.done()
         assert rows("select term from hydra_node") == [{"term": 0}]
@@ -432,8 +432,8 @@ async def test_writes_that_wait_when_the_store_is_closed_are_refused(opened: Ope
 async def test_the_tables_show_a_leader_as_it_is(opened: Open) -> None:
     alpha, node = (await opened()).store, leader_of_three()
     before = rows("select clock_timestamp() as now")[0]["now"]
-    alpha.listening(["127.0.0.1:6174"])
-    alpha.publish_status(look_at(node))
+    alpha.status.listening(["127.0.0.1:6174"])
+    alpha.status.publish(look_at(node))
     await until(lambda: rows("select from hydra_node where role = 'leading'"), "the status is written")
     # A pause of either process may be part of what the store takes for the difference of its clock and the database's.
     took = (rows("select clock_timestamp() as now")[0]["now"] - before).total_seconds()
@@ -455,11 +455,11 @@ async def test_the_tables_show_a_leader_as_it_is(opened: Open) -> None:
 
 async def test_an_ended_link_is_no_longer_shown(opened: Open) -> None:
     alpha, node = (await opened()).store, leader_of_three()
-    alpha.publish_status(look_at(node))
+    alpha.status.publish(look_at(node))
     await until(lambda: rows("select from hydra_link"), "the status is written")
     node.lose(1)
     node.hear(2, "DROP 11 gone")
-    alpha.publish_status(look_at(node))
+    alpha.status.publish(look_at(node))
     await until(lambda: len(rows("select from hydra_link")) == 1, "the link has gone")
     assert [row["member"] for row in rows("select member from hydra_member")] == [12]
     await alpha.close()
@@ -473,13 +473,13 @@ async def test_rows_that_are_as_they_were_are_not_written_again(opened: Open, mo
     monkeypatch.setattr("hydra.storage.status_writer.INTERVAL", 0.01)
     monkeypatch.setattr("hydra.storage.status_writer.DRIFT", 3600.0)  # the driven node's clock stands still meanwhile
     alpha, node = (await opened()).store, leader_of_three()
-    alpha.publish_status(look_at(node))
+    alpha.status.publish(look_at(node))
     await until(lambda: rows("select from hydra_member"), "the status is written")
     versions = "select xmin::text from hydra_link union all select xmin::text from hydra_member where member = 12"
     before = rows(versions)
     node.wait(0.1)
     node.hear(1, "DROP 11 gone")
-    alpha.publish_status(look_at(node))
+    alpha.status.publish(look_at(node))
     await until(lambda: len(rows("select from hydra_member")) == 1, "the status is written again")
     assert rows(versions) == [before[1], before[2]]
 
@@ -491,25 +491,25 @@ async def test_status_is_written_once_an_interval_unless_something_that_matters_
     monkeypatch.setattr("hydra.storage.status_writer.PRUNING", 3600.0)
     alpha, node = (await opened()).store, leader_of_three()
     for _ in range(50):
-        alpha.publish_status(look_at(node))
+        alpha.status.publish(look_at(node))
         await asyncio.sleep(0.001)
     seen = "select seen_at, role from hydra_node"
     await until(lambda: rows(seen)[0]["role"] == "leading", "the status is written")
     first = rows(seen)[0]["seen_at"]
-    alpha.publish_status(look_at(node))
+    alpha.status.publish(look_at(node))
     for term in (1, 2):  # between two writes the store looks what else there is to write
         await alpha.write(promised(alpha, term))
     assert rows(seen)[0]["seen_at"] == first
     node.wait(8.1)
-    alpha.publish_status(look_at(node))
+    alpha.status.publish(look_at(node))
     await until(lambda: rows(seen)[0]["role"] == "waiting", "the status is written at once")
 
 
 async def test_events_are_recorded_in_order_with_their_term(opened: Open) -> None:
     alpha, node = (await opened()).store, leader_of_three()
-    alpha.publish_status(look_at(node))
-    alpha.happened("link closed", "10.0.0.7: a \0 and more")
-    alpha.events([Occurrence("line refused", 3, "too long")])
+    alpha.status.publish(look_at(node))
+    alpha.status.happened("link closed", "10.0.0.7: a \0 and more")
+    alpha.status.note([Occurrence("line refused", 3, "too long")])
     await until(lambda: rows("select from hydra_event where kind = 'line refused'"), "the events are written")
     events = [(row["kind"], row["term"], row["text"]) for row in rows("select * from hydra_event order by id")]
     assert events == [
@@ -525,7 +525,7 @@ async def test_events_are_recorded_in_order_with_their_term(opened: Open) -> Non
 async def test_a_flood_of_events_loses_the_oldest_and_says_so(opened: Open, monkeypatch: Any) -> None:
     monkeypatch.setattr("hydra.storage.status_writer.MAX_WAITING", 3)
     alpha = (await opened()).store
-    alpha.events([Occurrence("test", 1, str(n)) for n in range(10)])
+    alpha.status.note([Occurrence("test", 1, str(n)) for n in range(10)])
     await until(lambda: rows("select from hydra_event where text = '9'"), "the events are written")
     texts = [row["text"] for row in rows("select text from hydra_event order by id")]
     assert texts == ["7 more before", "7", "8", "9"]

@@ -70,12 +70,12 @@ async def test_a_running_node_writes_its_tenures_once_and_goes_on_with_them() ->
     await until(lambda: len(rows(written)) == 2, "its tenures")
     await until(lambda: _again(opened, leader) and all(row["lasted"] for row in rows(written)), "that they go on")
     assert [(row["kind"], row["term"]) for row in rows(written)] == [("irc", 4), ("lead", 4)]
-    opened.store.publish_status(replace(look_at(leader), role="following", irc="off"))
+    opened.store.status.publish(replace(look_at(leader), role="following", irc="off"))
     await until(lambda: rows("select from hydra_node where role = 'following'"), "the end")
     assert len(rows(written)) == 2
     await opened.store.close()
 
 
 def _again(opened: Any, leader: Any) -> bool:
-    opened.store.publish_status(look_at(leader))
+    opened.store.status.publish(look_at(leader))
     return True

@@ -7,11 +7,11 @@ import pytest
 from hydra.transports.address import (
     FifoAddress,
     IrcAddress,
-    NodeAddressError,
     TcpAddress,
     UdpAddress,
     parse_node_address,
 )
+from wire.net.address import AddressError
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_pipes_lie_in_a_directory() -> None:
     ],
 )
 def test_a_wrong_address_is_told_what_would_be_right(text: str, says: str) -> None:
-    with pytest.raises(NodeAddressError) as caught:
+    with pytest.raises(AddressError) as caught:
         parse_node_address(text)
     assert says in str(caught.value)
     assert str(caught.value).startswith(repr(text))

@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hydra.transports.datagrams import MAX_JOINED, DatagramPacker, begins_with_message, whole_lines
+from hydra.transports.datagrams import MAX_JOINED, begins_with_message, packed, whole_lines
 
 LINES = st.lists(st.integers(1, 2048).map(lambda size: b"x" * (size - 1) + b"\r\n"), min_size=1)
 
 
 @given(LINES)
 def test_datagrams_hold_whole_lines_and_not_more_than_fit(lines: list[bytes]) -> None:
-    packer = DatagramPacker()
-    datagrams = [datagram for line in lines for datagram in packer.add(line)] + [packer.take()]
+    datagrams = [*packed(b"".join(lines))]
     assert b"".join(datagrams) == b"".join(lines)
     for datagram in datagrams:
         assert datagram.endswith(b"\n")
@@ -27,18 +26,13 @@ def test_datagrams_hold_whole_lines_and_not_more_than_fit(lines: list[bytes]) ->
 
 
 def test_a_datagram_is_filled_to_the_last_byte() -> None:
-    line = b"x" * (MAX_JOINED // 2 - 1) + b"\n"
-    packer = DatagramPacker()
-    assert packer.add(line + line) == []
-    assert packer.add(b"x\n") == [line + line]
-    assert packer.add(b"x" * (MAX_JOINED - 2) + b"\n") == [b"x\n"]
+    line, long = b"x" * (MAX_JOINED // 2 - 1) + b"\n", b"x" * (MAX_JOINED - 2) + b"\n"
+    assert [*packed(line + line + b"x\n" + long)] == [line + line, b"x\n", long]
 
 
-def test_several_lines_can_be_added_at_once() -> None:
-    packer = DatagramPacker()
-    assert packer.add(b"one\r\ntwo\r\n") == []
-    assert packer.take() == b"one\r\ntwo\r\n"
-    assert packer.take() == b""
+def test_several_lines_share_a_datagram_and_none_have_none() -> None:
+    assert [*packed(b"one\r\ntwo\r\n")] == [b"one\r\ntwo\r\n"]
+    assert [*packed(b"")] == []
 
 
 def test_the_last_line_of_a_datagram_ends_with_it() -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 import hydra.transports.irc as transport
-from hydra.irc.attempt import AttemptState
+from hydra.irc.connection import ConnectionState
 from hydra.irc.settings import IrcTimes
 from hydra.transports import dial, listen
 from hydra.transports.address import IrcAddress, parse_node_address
@@ -23,6 +23,7 @@ from tests.hydra.irc.client import Client
 from tests.hydra.irc.server import IrcServerProcess
 from tests.hydra.ports import reserved_port
 from tests.waiting import PATIENCE, Changes
+from wire.client.backoff import Backoff
 
 FAST = IrcTimes(interval=0)
 
@@ -280,7 +281,7 @@ async def test_a_link_that_cannot_keep_up_is_closed(listening: Room, monkeypatch
 async def test_a_server_that_dies_ends_all_links_and_the_listener_comes_back(
     make_room: Callable[[IrcServerProcess], Room], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport, "RECONNECT", (0.01, 0.02))
+    monkeypatch.setattr(transport, "RECONNECT", Backoff(0.01, 0.02))
     with reserved_port() as port, IrcServerProcess(port) as server:
         room = make_room(server)
         await room.listen()
@@ -293,7 +294,7 @@ async def test_a_server_that_dies_ends_all_links_and_the_listener_comes_back(
         with IrcServerProcess(port):
             assert room.listener is not None
             async with asyncio.timeout(PATIENCE):
-                while room.listener.connection.state is not AttemptState.READY:
+                while room.listener.connection.state is not ConnectionState.READY:
                     await asyncio.sleep(0.01)
             await room.pair()
             await room.close()
@@ -392,7 +393,7 @@ async def test_a_listener_that_is_closed_keeps_its_links_until_they_end(listenin
     states = [listening.listener.connection.state]
     accepted.link.close()
     states.append(listening.listener.connection.state)
-    assert states == [AttemptState.READY, AttemptState.ENDED]
+    assert states == [ConnectionState.READY, ConnectionState.ENDED]
     assert "has ended the link" in await dialled.ended()
 
 
@@ -426,7 +427,7 @@ async def test_a_listener_with_a_secret_refuses_a_side_without_one(room: Room) -
 
 async def test_a_side_with_a_secret_leaves_a_listener_without_one(room: Room) -> None:
     await room.listen()
-    with pytest.raises(TransportError, match=r"has not proved for 0\.2 s that it knows the secret"):
+    with pytest.raises(TransportError, match=r"it has not proved within 0\.2 s that it knows the secret"):
         await room.dial(secret=b"one", proof_timeout=0.2)
     assert room.opened == []
 
@@ -452,4 +453,4 @@ async def test_a_listener_that_is_closed_does_not_wait_for_proofs_of_the_secret(
         while not listener.links:
             await asyncio.sleep(0.01)
     await listener.close()
-    assert (listener.links, listener.connection.state) == ({}, AttemptState.ENDED)
+    assert (listener.links, listener.connection.state) == ({}, ConnectionState.ENDED)

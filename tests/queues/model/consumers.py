@@ -118,10 +118,10 @@ class Worker(Consumer):
         return True
 
     def settle_many(self, handles: Sequence[Any]) -> None:
-        connection = self.client._connection
+        core = self.client._core
         for handle in handles:
-            connection.core.submit(connection.core.prepare(requests.done(handle, None)))
-        connection._driver.send()
+            core.submit(core.prepare(requests.done(handle, None)))
+        self.client._driver.send()
 
     def fail(self, handle: Any, delay: float) -> None:
         """The job is to be tried again after so many seconds."""

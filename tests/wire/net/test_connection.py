@@ -397,11 +397,11 @@ def test_held_bytes_count_until_the_session_ends_and_the_largest_holder_is_told(
             assert await reader.read() == b""
             await server.closed(Closure.PARTIAL_BYTES)
             assert second.heard[-2:] == ["overfull", "lost"]
-            assert server.listener.limits.partial.total == 400
+            assert server.listener.limits.held == 400
             modest.write_eof()
             await first.lost()
             await server.closed(Closure.PEER)
-            assert server.listener.limits.partial.total == 0
+            assert server.listener.limits.held == 0
 
     run(scenario())
 

@@ -14,7 +14,6 @@ from wire.overhop.assignments import Assignments, Pushed
 from wire.overhop.codec.decoder import Decoder
 from wire.overhop.codec.names import Type
 from wire.overhop.delivery import Consumer, Deliveries
-from wire.overhop.payloads import AllJobNames
 
 
 class Owner:
@@ -25,7 +24,6 @@ class Owner:
         self.connection: Any = SimpleNamespace(name="overhop 10.0.0.1:7", listener=self)
         self.client: Any = None
         self.assignments = Assignments[Consumer]()
-        self.names = AllJobNames()
         self.sent = b""
 
     def session_failed(self) -> None:

@@ -16,7 +16,7 @@ from wire.overhop.codec.fields import forbidden
 from wire.overhop.codec.names import Code
 from wire.overhop.codec.runs import JobRun
 from wire.overhop.enqueue import Enqueuer
-from wire.overhop.payloads import AllJobNames, JobNames
+from wire.overhop.payloads import JobNames
 
 QUEUE: Any = SimpleNamespace(id=1, uuid=str(UUID(int=1)))
 NAMES = JobNames("q", QUEUE.uuid)
@@ -29,8 +29,7 @@ class Rig:
         self.tokens: list[Any] = []
         self.parts: list[bytes] = [b"earlier"]
         service: Any = SimpleNamespace(
-            engine=SimpleNamespace(open_batch=1), largest_payload=100, publisher=self._found,
-            names=AllJobNames(),
+            engine=SimpleNamespace(open_batch=1), largest_payload=100, publisher=self._found
         )
         self._known = {"q": self._publisher(), "unknown yet": None}
         replies: Any = SimpleNamespace(follow_batch=Mock(), begin=lambda: self.parts)

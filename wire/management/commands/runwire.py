@@ -8,16 +8,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import psycopg
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
-from queues.addresses import queue_problem
 from queues.engine import options_from_settings
-from queues.errors import BrokerError
-from queues.reach import Operation, Protocol
+from queues.reach import Protocol
 from wire.checks import check_unguarded
-from wire.net.address import AddressError, HostPort, parse_address
+from wire.management.serving import ServerCommand, address, address_or_off, argument, queue_of
+from wire.net.address import HostPort
 from wire.net.limits import ListenerOptions
 from wire.net.processes import run_processes
 from wire.net.siblings import Place
@@ -27,32 +25,15 @@ from wire.overhop.service import OverhopOptions
 from wire.runner import WireOptions, run
 from wire.server import Quotas
 
-
-def address(text: str) -> HostPort:
-    """An argument HOST:PORT."""
-    try:
-        return parse_address(text)
-    except AddressError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+sspq_queue = queue_of(Protocol.SSPQ)
 
 
-def address_or_off(text: str) -> HostPort | None:
-    """An argument HOST:PORT or the word off."""
-    return None if text == "off" else address(text)
-
-
-def sspq_queue(text: str) -> str:
-    """An argument that is the name of a queue within reach of SSPQ."""
-    if problem := queue_problem(text, Protocol.SSPQ, Operation.CONSUME):
-        raise argparse.ArgumentTypeError(f"{text}: {problem}")
-    return text
-
-
+@argument
 def address_and_queue(text: str) -> tuple[HostPort, str]:
     """An argument HOST:PORT=QUEUE."""
     where, equals, queue = text.partition("=")
     if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT=QUEUE")
+        raise ValueError(f"{text!r} is not HOST:PORT=QUEUE")
     return address(where), sspq_queue(queue)
 
 
@@ -61,7 +42,7 @@ def place_of(directory: str, number: str, count: str) -> Place:
     return Place(Path(directory), int(number), int(count))
 
 
-class Command(BaseCommand):
+class Command(ServerCommand):
     """Serve Overhop, BlipMQ and SSPQ until SIGTERM or Ctrl-C."""
 
     help = (
@@ -99,7 +80,7 @@ class Command(BaseCommand):
         )
         parser.add_argument("--share-ports", nargs=3, metavar=("DIRECTORY", "NUMBER", "N"), help=argparse.SUPPRESS)
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def serve(self, options: dict[str, Any]) -> None:
         sspq = [(options["sspq"], options["sspq_queue"])] if options["sspq"] else []
         options["sspq"] = sspq = [*sspq, *options["sspq_also"]]
         unguarded = {"Overhop": [options["overhop"]], "SSPQ": [where for where, _ in sspq]}
@@ -111,24 +92,15 @@ class Command(BaseCommand):
         if options["processes"] > 1:
             if any(where.port == 0 for where in addresses):
                 raise CommandError("With --processes the listeners need ports of their own, not 0.")
-            raise SystemExit(run_processes(options["processes"], settings.BROKER_DRAIN_TIMEOUT, self._say))
+            raise SystemExit(run_processes(options["processes"], settings.BROKER_DRAIN_TIMEOUT, self.announce))
         for protocol, listeners in unguarded.items():
             self._warn(protocol, [where for where in listeners if where is not None])
-        try:
-            run(self._wire_options(options), self._say)
-        except psycopg.OperationalError as error:
-            raise CommandError(f"The database cannot be reached: {str(error).strip()}") from error
-        except (BrokerError, OSError) as error:
-            raise CommandError(str(error)) from error
+        run(self._wire_options(options), self.announce)
 
     def _warn(self, protocol: str, addresses: list[HostPort]) -> None:
         guards = bool(settings.BROKER_ALLOW), bool(settings.BROKER_TLS_CLIENT_CA)
         for warning in check_unguarded(protocol, addresses, allow_list=guards[0], client_certificates=guards[1]):
             self.stderr.write(self.style.WARNING(str(warning)))
-
-    def _say(self, line: str) -> None:
-        self.stdout.write(line)
-        self.stdout.flush()
 
     @staticmethod
     def _wire_options(options: dict[str, Any]) -> WireOptions:

@@ -1,0 +1,74 @@
+"""Shared by the commands that serve until a signal: types of their arguments, what they print, errors in words."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
+
+import psycopg
+from django.core.management.base import BaseCommand, CommandError
+
+from queues.addresses import queue_problem
+from queues.errors import BrokerError
+from queues.reach import Operation, Protocol
+from wire.net.address import parse_address
+
+T = TypeVar("T")
+
+
+def argument(read: Callable[[str], T]) -> Callable[[str], T]:
+    """The type of an argument that `read` reads: argparse tells its ValueErrors in full."""
+
+    def told(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return told
+
+
+def or_off(read: Callable[[str], T]) -> Callable[[str], T | None]:
+    """The type of an argument that may be the word off."""
+    return lambda text: None if text == "off" else read(text)
+
+
+#: The types of an argument HOST:PORT.
+address = argument(parse_address)
+address_or_off = or_off(address)
+
+
+def queue_of(protocol: Protocol) -> Callable[[str], str]:
+    """The type of an argument that is the name of a queue within a protocol's reach."""
+
+    def read(text: str) -> str:
+        if problem := queue_problem(text, protocol, Operation.CONSUME):
+            raise ValueError(f"{text}: {problem}")
+        return text
+
+    return argument(read)
+
+
+class ServerCommand(BaseCommand):
+    """A command that serves; `serve` returns when it is to end."""
+
+    #: Errors that are told in a line; any other shows its traceback.
+    refusals: ClassVar[tuple[type[Exception], ...]] = (BrokerError, OSError)
+
+    def serve(self, options: dict[str, Any]) -> None:
+        """Serve until SIGTERM or Ctrl-C."""
+        raise NotImplementedError
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        try:
+            self.serve(options)
+        except psycopg.OperationalError as error:
+            raise CommandError(f"The database cannot be reached: {str(error).strip()}") from error
+        except self.refusals as error:
+            raise CommandError(str(error)) from error
+
+    def announce(self, line: str) -> None:
+        """Print a line at once."""
+        self.stdout.write(line)
+        self.stdout.flush()
