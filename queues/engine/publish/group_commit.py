@@ -123,7 +123,7 @@ class PublishWriter:
         self._sealed = UNKNOWN
 
     def publisher(self, destination: Destination, key: int | None = None) -> Publisher:
-        """The publisher for a destination, of producers with this API key."""
+        """The publisher for a destination, of producers with this API key: one for every message."""
         found = self._publishers.get((destination, key))
         if found is None:
             found = Publisher(self._open, destination, key)
