@@ -19,7 +19,7 @@ from itertools import count
 from time import monotonic
 from typing import Any, Final, Protocol, TypeVar
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, BaseConnection
 from psycopg.adapt import Transformer
 from psycopg.errors import InvalidSqlStatementName, OperationalError, QueryCanceled, error_from_result
 from psycopg.generators import execute
@@ -71,7 +71,65 @@ class Rows:
         return self._rows
 
 
-class EngineConnection(AsyncConnection[TupleRow]):
+class PreparedStatements(BaseConnection[TupleRow]):
+    """A connection that runs named statements, prepared under names of its own, with all that psycopg's cursors cost
+    left out: their parameters and rows are adapted by one `Transformer`."""
+
+    #: Gives a named statement with numbers for its parameters.
+    numbered = staticmethod(numbered)
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._transformer = Transformer(self)
+        #: The names that statements are prepared under, by ours and the types of the parameters.
+        self._prepared_as: dict[tuple[str, tuple[int, ...] | None], bytes] = {}
+        self._numbers = count()
+
+    def forget_prepared(self) -> None:
+        """psycopg has deallocated all prepared statements, as when it rolls back."""
+        self._prepared_as.clear()
+
+    def ask(
+        self, name: str, parameters: Mapping[str, Any], binary: bool = False
+    ) -> Generator[Any, Any, list[TupleRow]]:
+        """Run a statement; returns its rows. For `wait`."""
+        server, transformer, (text, names, formats) = self.pgconn, self._transformer, self.numbered(name)
+        values = transformer.dump_sequence([parameters[name] for name in names], formats)
+        key, sent = (name, transformer.types), transformer.formats
+        while True:
+            prepared = self._prepared_as.get(key) or (yield from self.prepare(*key, text))
+            server.send_query_prepared(prepared, values, sent, Format.BINARY if binary else Format.TEXT)
+            try:
+                result = self._result_of((yield from execute(server)))
+            except InvalidSqlStatementName:  # psycopg has rolled back
+                self.forget_prepared()
+                if server.transaction_status != TransactionStatus.IDLE:
+                    raise
+            else:
+                break
+        transformer.set_pgresult(result)
+        rows = transformer.load_rows(0, result.ntuples, tuple)
+        transformer.set_pgresult(None)
+        return rows
+
+    def prepare(self, name: str, types: tuple[int, ...] | None, text: bytes) -> Generator[Any, Any, bytes]:
+        """Prepare a statement unless it is; returns the name that it is prepared under. For `wait`."""
+        if (prepared := self._prepared_as.get((name, types))) is None:
+            prepared = b"fivewire %d" % next(self._numbers)
+            self.pgconn.send_prepare(prepared, text, types)
+            self._result_of((yield from execute(self.pgconn)))
+            self._prepared_as[name, types] = prepared
+        return prepared
+
+    def _result_of(self, results: list[PGresult]) -> PGresult:
+        """The only result. Raises the error that it is."""
+        [result] = results
+        if result.status not in DONE:
+            raise error_from_result(result, self.info.encoding)
+        return result
+
+
+class EngineConnection(PreparedStatements, AsyncConnection[TupleRow]):
     """A connection that is used in one event loop. It must be closed: the loop keeps it otherwise."""
 
     #: The descriptor that is watched, and a way to ask whether it can be written to; -1 before the first wait.
@@ -88,13 +146,6 @@ class EngineConnection(AsyncConnection[TupleRow]):
     _result: asyncio.Future[Any] | None = None
     #: When (monotonic) others last had a turn.
     _turn = 0.0
-
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
-        self._transformer = Transformer(self)
-        #: The names that statements are prepared under, by ours and the types of the parameters.
-        self._prepared_as: dict[tuple[str, tuple[int, ...] | None], bytes] = {}
-        self._numbers = count()
 
     @property
     def descriptors(self) -> list[int]:
@@ -124,13 +175,13 @@ class EngineConnection(AsyncConnection[TupleRow]):
             self._turn = monotonic()
 
     async def run(self, name: str, parameters: Mapping[str, Any], *, binary: bool = False) -> Answer:
-        """Run a named statement, prepared, with all that psycopg's cursors cost left out; in a pipeline as they do.
-        With `binary` results are sent in that format. Raises psycopg.Error."""
+        """Run a named statement, prepared; in a pipeline by psycopg's cursors. With `binary` results are sent in that
+        format. Raises psycopg.Error."""
         if self.pgconn.pipeline_status:
             return await self.execute(statement(name), parameters, binary=binary)
         await self.lock.acquire()
         try:
-            return await self.wait(self._ask(name, parameters, binary))
+            return Rows(await self.wait(self.ask(name, parameters, binary)))
         finally:
             self.lock.release()
 
@@ -140,37 +191,6 @@ class EngineConnection(AsyncConnection[TupleRow]):
         """All rows of a named statement. Raises psycopg.Error."""
         cursor = await self.execute(statement(name), parameters, prepare=prepare)
         return await cursor.fetchall()
-
-    def _ask(self, name: str, parameters: Mapping[str, Any], binary: bool) -> Generator[Any, Any, Rows]:
-        server, transformer, (text, names, formats) = self.pgconn, self._transformer, numbered(name)
-        values = transformer.dump_sequence([parameters[name] for name in names], formats)
-        key, sent = (name, transformer.types), transformer.formats
-        while True:
-            if (prepared := self._prepared_as.get(key)) is None:
-                prepared = b"fivewire %d" % next(self._numbers)
-                server.send_prepare(prepared, text, key[1])
-                self._result_of((yield from execute(server)))
-                self._prepared_as[key] = prepared
-            server.send_query_prepared(prepared, values, sent, Format.BINARY if binary else Format.TEXT)
-            try:
-                result = self._result_of((yield from execute(server)))
-            except InvalidSqlStatementName:  # psycopg deallocates all prepared statements when it has rolled back
-                self._prepared_as.clear()
-                if server.transaction_status != TransactionStatus.IDLE:
-                    raise
-            else:
-                break
-        transformer.set_pgresult(result)
-        rows = transformer.load_rows(0, result.ntuples, tuple)
-        transformer.set_pgresult(None)
-        return Rows(rows)
-
-    def _result_of(self, results: list[PGresult]) -> PGresult:
-        """The only result. Raises the error that it is."""
-        [result] = results
-        if result.status not in DONE:
-            raise error_from_result(result, self.info.encoding)
-        return result
 
     async def close(self) -> None:
         """Close it. What waits for a statement gets an error."""
