@@ -21,7 +21,7 @@ import heapq
 import json
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
 from time import time
@@ -66,29 +66,26 @@ class ClientSession(Protocol):
 Identity = tuple[int | None, str, tuple[int, ...]]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ClientConnection:
     """One connection, as its session tells of it."""
 
-    __slots__ = (
-        "_counted", "_looked", "address", "in_rate", "key", "messages_in", "messages_out", "name", "number", "out_rate",
-        "protocol", "session", "since",
-    )  # fmt: skip
-
-    def __init__(self, number: int, protocol: str, address: str, session: ClientSession) -> None:
-        self.number = number
-        self.protocol = protocol
-        self.address = _bounded(address)
-        self.session = session
-        self.since = time()
-        #: The id of its API key, and the name by which the protocol knows it.
-        self.key: int | None = None
-        self.name = ""
-        #: Messages that it has published, and that were delivered to it.
-        self.messages_in = self.messages_out = 0
-        #: The same a second, since the look before.
-        self.in_rate = self.out_rate = 0.0
-        self._counted = (0, 0)
-        self._looked = now()
+    number: int
+    protocol: str
+    address: str
+    session: ClientSession
+    since: float = field(default_factory=time)
+    #: The id of its API key, and the name by which the protocol knows it.
+    key: int | None = None
+    name: str = ""
+    #: Messages that it has published, and that were delivered to it.
+    messages_in: int = 0
+    messages_out: int = 0
+    #: The same a second, since the look before.
+    in_rate: float = 0.0
+    out_rate: float = 0.0
+    _counted: tuple[int, int] = (0, 0)
+    _looked: float = field(default_factory=now)
 
     def identify(self, key: int | None, name: str = "") -> None:
         """The client has shown an API key, or has a name."""
@@ -208,7 +205,7 @@ class Clients:
         self._last = (self._last + 1) % (1 << NUMBER_BITS)
         while self._last in self._open:
             self._last = (self._last + 1) % (1 << NUMBER_BITS)
-        client = self._open[self._last] = ClientConnection(self._last, protocol, address, session)
+        client = self._open[self._last] = ClientConnection(self._last, protocol, _bounded(address), session)
         return client
 
     def remove(self, client: ClientConnection) -> None:

@@ -29,6 +29,7 @@ from queues.engine.connections import Connections
 from queues.engine.consume.deadlines import DeadlineTimer
 from queues.engine.consume.fetcher import Fetcher
 from queues.engine.consume.local_queue import LocalQueue
+from queues.engine.consume.memory import FlowLimits
 from queues.engine.consume.registry import LocalQueues
 from queues.engine.consume.subscriptions import Subscriptions
 from queues.engine.database import Connection, check_server
@@ -80,7 +81,9 @@ class Engine:
             node, clock, counts, health, max_length, self._ready, self.maintenance.due_in, self.announcer.dead,
             self._settled,
         )  # fmt: skip
-        self.fetcher = Fetcher(options, node, counts, health, self.settlements.segments, lambda: not self.writer.idle)
+        self.fetcher = Fetcher(
+            FlowLimits(options), node, counts, health, self.settlements.segments, lambda: not self.writer.idle
+        )
         self.local_queues = LocalQueues(policies, connections, self.settlements, self.fetcher)
         self.subscriptions = Subscriptions(
             options, counts, node, policies, connections, self.local_queues, self.settlements, self.announcer,
@@ -93,7 +96,7 @@ class Engine:
         )  # fmt: skip
         #: The letters of named peers, in a process that serves some.
         self.mailboxes = MailboxService(
-            options, node, policies, counts, self.announcer.ready, self.settlements, self.progress
+            options, node, policies, counts, health, self.announcer.ready, self.settlements, self.progress
         )
         self.writing: Sequence[Writing] = self.writer, self.mailboxes
         #: Called with True when sockets should not be read, and with False when they may be again.

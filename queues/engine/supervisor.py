@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import psycopg
@@ -81,26 +82,24 @@ class Supervised(Protocol):
         """Something was committed, or given up."""
 
 
+@dataclass(eq=False, repr=False)
 class Supervisor:
     """The lives of one engine."""
 
-    def __init__(
-        self, engine: Supervised, options: EngineOptions, counts: Counts, health: Health, node: LocalNode,
-        connections: Connections,
-    ) -> None:  # fmt: skip
-        self._engine = engine
-        self._options = options
-        self._counts = counts
-        self._health = health
-        self._node = node
-        self._connections = connections
-        #: The reason for the database's absence, without names of hosts and users.
-        self.away = "a connection is lost"
-        self._away_since = self._back_at = 0.0
-        #: The count of writes when the database last came back.
-        self._written_before = 0
-        self._patience = Patience()
-        self.task: asyncio.Task[None] | None = None
+    _engine: Supervised
+    _options: EngineOptions
+    _counts: Counts
+    _health: Health
+    _node: LocalNode
+    _connections: Connections
+    #: The reason for the database's absence, without names of hosts and users.
+    away: str = "a connection is lost"
+    _away_since: float = 0.0
+    _back_at: float = 0.0
+    #: The count of writes when the database last came back.
+    _written_before: int = 0
+    _patience: Patience = field(default_factory=Patience)
+    task: asyncio.Task[None] | None = None
 
     # Begin and end.
 

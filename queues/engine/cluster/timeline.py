@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -82,27 +83,24 @@ async def _advance(connection: Connection, sequence: str, steps: int) -> None:
         await connection.execute(statement("move_ids"), parameters)
 
 
+@dataclass(eq=False, repr=False)
 class Timeline:
     """The store's past and its clock, read at each connect and then once a minute. `last_id()` is the last message id
     that is known here; `forget(connection)` is called when the store has another past."""
 
-    def __init__(
-        self, name: str, counts: Counts, node: LocalNode, clock: ServerClock, last_id: Callable[[], int],
-        forget: Callable[[Connection], Awaitable[None]],
-    ) -> None:  # fmt: skip
-        self._name = name
-        self._counts = counts
-        self._node = node
-        self._clock = clock
-        self._last_id = last_id
-        self._forget = forget
-        #: The past as this process knows it, and the last message id that it has seen, without its priority.
-        self._known: Reading | None = None
-        self._seen = 0
-        #: The first finding, until the past is known anew: the work that follows hides it, and may be cut off.
-        self._broken_by: str | None = None
-        #: When and why the store was found to have another past, the last time; for operators.
-        self.rewritten = ""
+    _name: str
+    _counts: Counts
+    _node: LocalNode
+    _clock: ServerClock
+    _last_id: Callable[[], int]
+    _forget: Callable[[Connection], Awaitable[None]]
+    #: The past as this process knows it, and the last message id that it has seen, without its priority.
+    _known: Reading | None = None
+    _seen: int = 0
+    #: The first finding, until the past is known anew: the work that follows hides it, and may be cut off.
+    _broken_by: str | None = None
+    #: When and why the store was found to have another past, the last time; for operators.
+    rewritten: str = ""
 
     async def check(self, connection: Connection) -> None:
         """Compare the store with the known one. When it is another, nothing that is remembered of messages is used."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -41,19 +42,15 @@ class Push(NamedTuple):
     detail: Detail | None
 
 
+@dataclass(slots=True, eq=False)
 class PushRun:
     """Messages on their way to a consumer that have attempts and detail in common; `ids` as `Push` has them."""
 
-    __slots__ = ("attempts", "detail", "ids", "payloads", "tags")
-
-    def __init__(
-        self, tags: Sequence[int], ids: Sequence[int], payloads: list[bytes], attempts: int, detail: Detail | None
-    ) -> None:
-        self.tags = tags
-        self.ids = ids
-        self.payloads = payloads
-        self.attempts = attempts
-        self.detail = detail
+    tags: Sequence[int]
+    ids: Sequence[int]
+    payloads: list[bytes]
+    attempts: int
+    detail: Detail | None
 
     def __len__(self) -> int:
         return len(self.payloads)

@@ -7,6 +7,7 @@ that read them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from queues.engine.connections import Connections
 from queues.engine.consume.fetcher import Fetcher
@@ -18,19 +19,17 @@ from queues.engine.settle.writer import SettlementWriter
 from queues.reach import MAILBOX_PREFIX
 
 
+@dataclass(eq=False, repr=False)
 class LocalQueues:
     """All local queues of one engine, by the ids of their queues."""
 
-    def __init__(
-        self, policies: Policies, connections: Connections, settlements: SettlementWriter, fetcher: Fetcher
-    ) -> None:
-        self._policies = policies
-        self._connections = connections
-        self._settlements = settlements
-        self._fetcher = fetcher
-        self.schedule = QueueSchedule()
-        self.queues: dict[int, LocalQueue] = {}
-        self.dead_letters: dict[int, LocalDeadLetters] = {}
+    _policies: Policies
+    _connections: Connections
+    _settlements: SettlementWriter
+    _fetcher: Fetcher
+    schedule: QueueSchedule = field(default_factory=QueueSchedule)
+    queues: dict[int, LocalQueue] = field(default_factory=dict)
+    dead_letters: dict[int, LocalDeadLetters] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[LocalQueue]:
         """All of them, dead letters too."""
