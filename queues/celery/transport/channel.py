@@ -12,13 +12,14 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from amqp.protocol import queue_declare_ok_t  # type: ignore[import-untyped]
 from kombu.transport.base import StdChannel, to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
-from queues.celery.consumers.channel_consumer import ChannelConsumer, QueueConsumer, Received, acknowledge
+from queues.celery.consumers.channel_consumer import ChannelConsumer, QueueConsumer, Received, Settlement, acknowledge
 from queues.celery.consumers.engine_thread import EngineThread, open_channel
 from queues.celery.consumers.inbox import Inbox
 from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
@@ -41,6 +42,9 @@ DEFAULT_PRIORITY = 0
 #: The states of messages that wait: what a purge removes.
 WAITING = (0, 2)
 PURGED, PURGED_AT_ONCE = 2, 1000
+#: Settlements of deliveries that a consumer does not want.
+REQUEUE = partial(LocalQueue.give_back, error="requeued by the consumer")
+REJECT = partial(LocalQueue.bury, error="rejected by the consumer")
 
 
 class Connection(Protocol):
@@ -86,25 +90,6 @@ class DeclaredConsumer:
     auto_delete: bool = False
     direct: DirectConsumer | None = None
     engaged: QueueConsumer | None = None
-
-
-def _requeue(buffer: LocalQueue, tag: int) -> None:
-    buffer.give_back(tag, error="requeued by the consumer")
-
-
-def _refuse(buffer: LocalQueue, tag: int) -> None:
-    buffer.bury(tag, "rejected by the consumer")
-
-
-def _return(buffer: LocalQueue, tag: int) -> None:
-    buffer.hand_back(tag)
-
-
-def _bury(why: str) -> Callable[[LocalQueue, int], None]:
-    def bury(buffer: LocalQueue, tag: int) -> None:
-        buffer.bury(tag, why)
-
-    return bury
 
 
 @contextlib.contextmanager
@@ -324,7 +309,7 @@ class Channel(StdChannel):
         if consumer.engaged is not None and self._channel_consumer is not None and self._thread is not None:
             self._thread.call(self._channel_consumer.remove, consumer.engaged)
             for received in self._prefetched.remove(lambda received: received.consumer is consumer.engaged):
-                received.settle(_return)
+                received.settle(LocalQueue.hand_back)
         transport = self._transport
         if consumer.direct is not None:
             transport.remove_direct(consumer.direct)
@@ -379,7 +364,7 @@ class Channel(StdChannel):
     def _deliver(self, received: Received) -> None:
         consumer = self._consumers.get(received.consumer.tag)
         if consumer is None or self._thread is None:  # it has left meanwhile
-            received.settle(_return)
+            received.settle(LocalQueue.hand_back)
             return
         message = self._message(received, consumer.no_ack)
         if message is not None:
@@ -395,7 +380,7 @@ class Channel(StdChannel):
                 received.consumer.queue, id, payload, headers, content, attempts, tag, received.consumer.tag
             )
         except Unreadable as error:
-            received.settle(_bury(str(error)))
+            received.settle(partial(LocalQueue.bury, error=str(error)))
             return None
         if no_ack:
             received.settle(acknowledge)
@@ -453,15 +438,15 @@ class Channel(StdChannel):
         One that `basic_get` has got goes back to its place, as if it had only been looked at: Celery's ``rpc://``
         results rely on it.
         """
-        given_back = _return if delivery_tag in self._got else _requeue
-        self._settle(delivery_tag, given_back if requeue else _refuse)
+        given_back = LocalQueue.hand_back if delivery_tag in self._got else REQUEUE
+        self._settle(delivery_tag, given_back if requeue else REJECT)
 
     def basic_recover(self, requeue: bool = True) -> None:
         """Return unacknowledged messages to their places."""
         for tag in tuple(self._unsettled):
-            self._settle(tag, _return)
+            self._settle(tag, LocalQueue.hand_back)
 
-    def _settle(self, tag: int, how: Callable[[LocalQueue, int], Any]) -> None:
+    def _settle(self, tag: int, how: Settlement) -> None:
         received = self._unsettled.pop(tag, None)
         if received is not None:
             self._got.discard(tag)
@@ -481,7 +466,7 @@ class Channel(StdChannel):
                 self.basic_cancel(tag)
         self.basic_recover()
         while (received := self._prefetched.get()) is not None:
-            received.settle(_return)
+            received.settle(LocalQueue.hand_back)
         if self._channel_consumer is not None and self._thread is not None:
             self._thread.call(self._thread.forget, self._channel_consumer)
         transport.close_channel(self)
