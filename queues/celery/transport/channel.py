@@ -48,7 +48,7 @@ REJECT = partial(LocalQueue.bury, error="rejected by the consumer")
 
 
 class Connection(Protocol):
-    """The transport, as its channels use it: kombu calls it a connection, too."""
+    """The transport, as its channels use it, where each method is told of: kombu calls it a connection, too."""
 
     database: StoreConnection
     exchanges: Exchanges
@@ -60,23 +60,12 @@ class Connection(Protocol):
     #: Queues whose consumers are given messages that no Celery client has published, too.
     foreign: frozenset[str]
 
-    def flush(self) -> None:
-        """Wait until everything published is stored."""
-
-    def tell_dropped(self, queue: str) -> None:
-        """Log, once a queue, that a message to a missing queue is dropped."""
-
-    def step_soon(self, channel: Channel) -> None:
-        """Have `Channel.step` called soon; any thread may."""
-
-    def add_direct(self, consumer: DirectConsumer) -> None:
-        """Read a temporary queue for a consumer."""
-
-    def remove_direct(self, consumer: DirectConsumer) -> None:
-        """End `add_direct`."""
-
-    def close_channel(self, channel: Any) -> None:
-        """Forget a channel."""
+    def flush(self) -> None: ...
+    def tell_dropped(self, queue: str) -> None: ...
+    def step_soon(self, channel: Channel) -> None: ...
+    def add_direct(self, consumer: DirectConsumer) -> None: ...
+    def remove_direct(self, consumer: DirectConsumer) -> None: ...
+    def close_channel(self, channel: Any) -> None: ...
 
 
 @dataclass(slots=True)
@@ -158,21 +147,17 @@ class Channel(StdChannel):
             self._transport.database.query("declare", **parameters)
             if parameters["expires"] is not None:
                 temporary.sweep(self._transport.database)
-            if not self._is_there(queue):  # it was just being dropped as unused
+            if not self._transport.database.query("plan", name=queue):  # it was just being dropped as unused
                 self._transport.database.query("declare", **parameters)
             self._transport.declared.add(parameters)
         _, _, _, ready, consumers = self._find(queue)
         return queue_declare_ok_t(queue, ready, consumers)
 
-    def _is_there(self, queue: str) -> bool:
-        return bool(self._transport.database.query("plan", name=queue))
-
     def _find(self, queue: str) -> tuple[int, bool, bool, int, int]:
         found = self._transport.database.query("queue", name=queue, lock_class=temporary.LOCK_CLASS)
         if not found:
             raise NoSuchQueue(queue)
-        id, is_temporary, auto_delete, ready, consumers = found[0]
-        return id, is_temporary, auto_delete, ready, consumers
+        return found[0]
 
     def queue_bind(self, queue: str, exchange: str = "", routing_key: str = "", **_: Any) -> None:
         if exchange:  # to the default one every queue is bound by its name

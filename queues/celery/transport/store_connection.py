@@ -254,14 +254,10 @@ class StoreConnection:
 
     # Notifications.
 
-    def listen(self, queue: int) -> None:
-        """Call `on_news` when a message is stored in this queue."""
+    def listen(self, queue: int, command: str = "listen") -> None:
+        """Call `on_news` when a message is stored in this queue; with "unlisten" no longer."""
         with self._asking as connection:
-            connection.execute(f'listen "{CHANNEL}{queue}"'.encode())
-
-    def unlisten(self, queue: int) -> None:
-        with self._asking as connection:
-            connection.execute(f'unlisten "{CHANNEL}{queue}"'.encode())
+            connection.execute(f'{command} "{CHANNEL}{queue}"'.encode())
 
     def hear(self) -> None:
         """Read the notifications that have come. Raises DatabaseUnavailable when the connection is lost."""
