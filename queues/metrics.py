@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from fnmatch import fnmatchcase
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -11,28 +12,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from queues.engine import Engine
+from queues.engine.message import Counts
 from queues.operations.overview import Overview, QueueState, oldest_ready, take_overview
 from queues.operations.route_traffic import read_dead_letter_traffic, read_traffic
 
-ENGINE_COUNTERS = {
-    "published": "Messages stored.",
-    "dropped": "Messages without a subscription, or dropped by a full queue.",
-    "rejected": "Messages refused by full queues or by PostgreSQL.",
-    "claimed": "Messages taken from the store into memory.",
-    "acknowledged": "Messages settled.",
-    "returned": "Deliveries that went back to their queues.",
-    "buried": "Messages that became dead letters.",
-    "expired": "Messages that outlived their time.",
-    "transient_dropped": "QoS 0 messages dropped.",
-    "reconnects": "Times the database was lost.",
-    "rewritten": "Times the database came back with another past, as after a failover or when a backup was restored.",
-    "dead_nodes": "Dead nodes found.",
-    "silent_nodes": "Nodes whose process stood still for so long that their connection was ended.",
-    "batches": "Commits of publishes.",
-    "stray_acks": "Peerbus acknowledgements of unknown keys that have no row in the audit chain.",
-    "notifications_ignored": "Notifications that were malformed, of no known type, or instructions.",
-    "notifications_failed": "Notifications and instructions that could not be obeyed.",
-}
+ENGINE_COUNTERS = {one.name: one.metadata["text"] for one in fields(Counts)}
 
 
 def counters(name: str, text: str, label: str, counts: Mapping[str, float]) -> Metric:
