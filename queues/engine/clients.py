@@ -20,7 +20,6 @@ import asyncio
 import heapq
 import json
 from collections import defaultdict
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
@@ -28,7 +27,7 @@ from time import time
 from typing import Any, Protocol
 
 from queues.connection_ids import NUMBER_BITS, connection_id
-from queues.engine.clock import now
+from queues.engine.clock import now, wait_for
 from queues.engine.database import Connection
 from queues.engine.health import Health
 from queues.engine.node import LocalNode
@@ -85,7 +84,7 @@ class ClientConnection:
     in_rate: float = 0.0
     out_rate: float = 0.0
     _counted: tuple[int, int] = (0, 0)
-    _looked: float = field(default_factory=now)
+    _looked: float = field(default_factory=lambda: now())
 
     def identify(self, key: int | None, name: str = "") -> None:
         """The client has shown an API key, or has a name."""
@@ -236,9 +235,7 @@ class Clients:
             self._begun_to_watch.clear()
             spent = await self.look() + await self.write(connection)
             look_at = now() + max(LOOK, SHARE * spent)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(look_at - now()):
-                    await self._begun_to_watch.wait()
+            await wait_for(self._begun_to_watch, look_at - now())
             if self._begun_to_watch.is_set():
                 await self.write(connection)  # as of the last look: rates are those of a whole stretch
                 await asyncio.sleep(look_at - now())
@@ -251,7 +248,7 @@ class Clients:
             self._written_by, self._written, self._identities = node, {}, {}
             self._written_counts, self._written_totals = {}, ""
         figures = watched or began >= self._figures_due
-        listed = self._listed() if figures else self._still_listed()
+        listed = self._listed(figures)
         told = listed if figures else [one for one in listed if self._identities.get(one.number) != one.identity]
         identities = {client.number: client.identity for client in told}
         rows = {client.number: json.dumps(client.row(node)) for client in told}
@@ -292,21 +289,18 @@ class Clients:
         self.totals = totals
         return spent
 
-    def _still_listed(self) -> list[ClientConnection]:
-        """The clients whose rows remain, and the latest for which there is room."""
-        if len(self._open) <= MOST_LISTED:
-            return list(self._open.values())
-        remain = [self._open[number] for number in self._written if number in self._open]
-        others = (client for client in reversed(self._open.values()) if client.number not in self._written)
-        return [*remain, *islice(others, MOST_LISTED - len(remain))]
-
-    def _listed(self) -> list[ClientConnection]:
-        """The clients that have rows: all, or the busiest and the latest."""
-        if len(self._open) <= MOST_LISTED:
-            return list(self._open.values())
-        latest = {client.number: client for client in islice(reversed(self._open.values()), LATEST)}
-        others = (client for client in self._open.values() if client.number not in latest)
-        return [*heapq.nlargest(MOST_LISTED - len(latest), others, key=attrgetter("rate")), *latest.values()]
+    def _listed(self, anew: bool) -> list[ClientConnection]:
+        """The clients that have rows: all, or those that had one already, chosen `anew` the busiest, and the latest."""
+        clients = self._open.values()
+        if len(clients) <= MOST_LISTED:
+            return list(clients)
+        if anew:
+            kept = heapq.nlargest(MOST_LISTED - LATEST, clients, key=attrgetter("rate"))
+        else:
+            kept = [self._open[number] for number in self._written if number in self._open]
+        known = set(kept)
+        others = (client for client in reversed(clients) if client not in known)
+        return [*kept, *islice(others, MOST_LISTED - len(kept))]
 
 
 def _bounded(text: str) -> str:

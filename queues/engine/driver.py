@@ -17,9 +17,10 @@ import select
 from collections.abc import Generator, Mapping
 from itertools import count
 from time import monotonic
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, LiteralString, Protocol, TypeVar
 
 from psycopg import AsyncConnection, BaseConnection
+from psycopg.abc import Params
 from psycopg.adapt import Transformer
 from psycopg.errors import InvalidSqlStatementName, OperationalError, QueryCanceled, error_from_result
 from psycopg.generators import execute
@@ -163,7 +164,8 @@ class EngineConnection(PreparedStatements, AsyncConnection[TupleRow]):
                 wanted = gen.send(ready)
         except StopIteration as end:
             if monotonic() - self._turn > TURN:
-                await self._give_turn()
+                await asyncio.sleep(0)
+                self._turn = monotonic()
             return end.value  # type: ignore[no-any-return]
         try:
             return await self._run(gen, wanted)
@@ -189,8 +191,13 @@ class EngineConnection(PreparedStatements, AsyncConnection[TupleRow]):
         self, name: str, parameters: Mapping[str, Any] | None = None, *, prepare: bool | None = None
     ) -> list[TupleRow]:
         """All rows of a named statement. Raises psycopg.Error."""
-        cursor = await self.execute(statement(name), parameters, prepare=prepare)
-        return await cursor.fetchall()
+        return await self.fetch(statement(name), parameters, prepare=prepare)
+
+    async def fetch(
+        self, query: LiteralString | bytes, parameters: Params | None = None, *, prepare: bool | None = None
+    ) -> list[TupleRow]:
+        """All rows of a statement. Raises psycopg.Error."""
+        return await (await self.execute(query, parameters, prepare=prepare)).fetchall()
 
     async def close(self) -> None:
         """Close it. What waits for a statement gets an error."""
@@ -202,10 +209,6 @@ class EngineConnection(PreparedStatements, AsyncConnection[TupleRow]):
             os.close(self._descriptor)
             self._descriptor = -1
         await super().close()
-
-    async def _give_turn(self) -> None:
-        await asyncio.sleep(0)
-        self._turn = monotonic()
 
     async def _cancel(self, gen: Generator[Any, Any, Any]) -> None:
         """End the statement at the server, and read what it has answered; if that fails the connection is closed, since

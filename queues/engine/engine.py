@@ -304,7 +304,7 @@ class Engine:
         self._deadlines.start()
 
     async def begin_life(self) -> None:
-        """Become a node, on new connections."""
+        """Become a node, on new connections. Raises the error that makes the database unfit for use."""
         former = await self.connections.open()
         requests = self.connections["requests"]
         await check_server(requests)
@@ -315,7 +315,7 @@ class Engine:
         self._node.begin(*await membership.register(self.connections["liveness"], self.options))
         await self.connections["listener"].execute(f"listen {CHANNEL}".encode())
         self.routing.forget()
-        self.grants.forget_digests()
+        self.grants.look()
         await self._reread(requests, tuple(self.policies.by_id))
 
     def end_life(self) -> None:
@@ -336,7 +336,8 @@ class Engine:
         self._deadlines.stop()
         await self.supervisor.stop(timeout * 0.2)
         if self.available and self.options.anchor_audit is not None:
-            await periodic.anchor_at_stop(self.options.anchor_audit, timeout * 0.1)
+            failed = "the audit chains were not signed at the stop"
+            await periodic.in_thread(self.options.anchor_audit, failed, timeout * 0.1)
         if self.available:
             with contextlib.suppress(TimeoutError, psycopg.Error, OSError):
                 async with asyncio.timeout(timeout * 0.1):

@@ -64,22 +64,15 @@ class Writing(Protocol):
 
 
 class Supervised(Protocol):
-    """The supervised engine."""
+    """The supervised `Engine`, which says what each method does."""
 
     jobs: Sequence[EngineJob]
     writing: Sequence[Writing]
 
-    async def begin_life(self) -> None:
-        """All connections are open: become a node. Raises the error that makes the database unfit for use."""
-
-    def end_life(self) -> None:
-        """A connection is lost, and every lease with it: other nodes return them to their queues."""
-
-    def look_again(self) -> None:
-        """A life has begun: notifications may have been missed before."""
-
-    def progress(self) -> None:
-        """Something was committed, or given up."""
+    async def begin_life(self) -> None: ...
+    def end_life(self) -> None: ...
+    def look_again(self) -> None: ...
+    def progress(self) -> None: ...
 
 
 @dataclass(eq=False, repr=False)

@@ -48,12 +48,10 @@ class Reading(NamedTuple):
 
 async def read(connection: Connection) -> Reading:
     """Look at the store."""
-    query = "select has_function_privilege('pg_control_system()', 'execute')"
-    row = await (await connection.execute(query)).fetchone()
     system = None
-    if row is not None and row[0]:
-        row = await (await connection.execute("select system_identifier from pg_control_system()")).fetchone()
-        system = None if row is None else row[0]
+    [(shown,)] = await connection.fetch("select has_function_privilege('pg_control_system()', 'execute')")
+    if shown:
+        [(system,)] = await connection.fetch("select system_identifier from pg_control_system()")
     before = now()
     [(timeline, database, table, last_id, log_position, time)] = await connection.rows("history")
     return Reading(system, timeline, database, table, last_id, log_position, time - before)
@@ -137,7 +135,5 @@ class Timeline:
         """See that no id which this process has seen, of a message or a node, is given again."""
         missing = max(0, self._seen + ROWS_PER_STATEMENT - reading.last_id)
         await _advance(connection, "queues_message_id", -(-missing // ROWS_PER_STATEMENT))
-        query = "select coalesce(pg_sequence_last_value('queues_node_id_seq'), 0)"
-        row = await (await connection.execute(query)).fetchone()
-        assert row is not None
-        await _advance(connection, "queues_node_id_seq", max(0, self._node.id - row[0]))
+        [(last,)] = await connection.fetch("select coalesce(pg_sequence_last_value('queues_node_id_seq'), 0)")
+        await _advance(connection, "queues_node_id_seq", max(0, self._node.id - last))

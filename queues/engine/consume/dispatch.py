@@ -114,43 +114,24 @@ class Waiter(PushConsumer):
 
 
 class Dispatched(Protocol):
-    """The queue of a dispatcher."""
+    """The queue of a dispatcher: `LocalQueue` says what each member is."""
 
     policy: QueuePolicy
     backlog: Backlog
 
     @property
-    def health(self) -> Health:
-        """The health record in which faults of consumers are counted."""
-
+    def health(self) -> Health: ...
     @property
-    def ready(self) -> Sequence[object]:
-        """The prefetched messages."""
-
+    def ready(self) -> Sequence[object]: ...
     @property
-    def unacked(self) -> UnackedMessages:
-        """The delivered messages, by their tags."""
-
-    def push(self, now: float, most: int, key: int | None) -> list[PushRun]:
-        """Deliver messages to a consumer with this API key."""
-
-    def give_back(self, tag: int, *, error: str) -> None:
-        """A delivery failed."""
-
-    def enter(self, consumer: object) -> None:
-        """A consumer has come."""
-
-    def note_demand(self, now: float) -> None:
-        """A consumer waits."""
-
-    def demand_ended(self) -> None:
-        """No consumer waits any more: the last one has left."""
-
-    def want(self) -> None:
-        """Have messages claimed soon."""
-
-    def due_back(self, deadline: float, tags: Sequence[int], consumer: PushConsumer) -> None:
-        """Have `Dispatcher.expire` called at this time for these deliveries."""
+    def unacked(self) -> UnackedMessages: ...
+    def push(self, now: float, most: int, key: int | None) -> list[PushRun]: ...
+    def give_back(self, tag: int, *, error: str) -> None: ...
+    def enter(self, consumer: object) -> None: ...
+    def note_demand(self, now: float) -> None: ...
+    def demand_ended(self) -> None: ...
+    def want(self) -> None: ...
+    def due_back(self, deadline: float, tags: Sequence[int], consumer: PushConsumer) -> None: ...
 
 
 class Dispatcher:

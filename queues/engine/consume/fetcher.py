@@ -201,19 +201,13 @@ class Fetcher:
                 self.want(queue)
 
     def _claimed(self, queue: LocalQueue, result: ClaimResult) -> None:
-        if self._narrow:
-            self._widen(queue)
+        if queue in self._narrow and (most := 2 * self._narrow.pop(queue)) < BATCH:  # the next may take more
+            self._narrow[queue] = most
         self.counts.claimed += result.taken
         if result.last_id is not None:
             self.last_id = max(self.last_id, result.last_id & POSITION)
         if queue.backlog.watermark.lags and not queue.dead:
             self._lagging[queue] = None
-
-    def _widen(self, queue: LocalQueue) -> None:
-        """A claim succeeded: the next may take more."""
-        most = 2 * self._narrow.pop(queue, BATCH)
-        if most < BATCH:
-            self._narrow[queue] = most
 
     async def _serve(self, connection: Connection, queue: LocalQueue) -> None:
         """Tell other nodes that this one serves the queue, and all queues of the next claims, in one statement."""

@@ -11,11 +11,11 @@ A `Line` is owned by its local queue; `cluster/lines.py` is the job that keeps t
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from queues.engine.clients import ClientConnection
+from queues.engine.clock import wait_for
 
 T = TypeVar("T")
 
@@ -65,9 +65,7 @@ class LineChanges(Generic[T]):
 
     async def wait(self, most: float | None) -> None:
         """Wait for a change, so many seconds at most."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(most):
-                await self._told.wait()
+        await wait_for(self._told, most)
         self._told.clear()
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
 
 from queues.engine.connections import Connections
 from queues.engine.consume.fetcher import Fetcher
-from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue, QueueSchedule
+from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue, QueueSchedule, published_id
 from queues.engine.consume.low_watermark import FIRST
 from queues.engine.errors import QueueNotFound
 from queues.engine.policies import Policies, QueuePolicy
@@ -64,11 +65,13 @@ class LocalQueues:
 
     def with_consumers(self, name: str) -> list[int]:
         """First ids of the messages of a queue that consumers of this process have."""
-        return [id for queue in self._named(name) for id in queue.delivered_ids()]
+        entries = (queue.unacked.values() for queue in self._named(name))
+        return [published_id(id, detail) for id, _, _, detail in chain.from_iterable(entries)]
 
     def prefetched(self, name: str, most: int) -> list[int]:
         """First ids of messages of a queue that this process has for its next free consumers, the first `most`."""
-        return [id for queue in self._named(name) for id in queue.prefetched_ids(most)]
+        first = (islice(queue.ready, most) for queue in self._named(name))
+        return [published_id(id, detail) for id, _, _, detail in chain.from_iterable(first)]
 
     def ids_of(self, name: str) -> list[int]:
         """The ids of the local queues of this name: two while one that was deleted is not yet heard of."""

@@ -90,13 +90,10 @@ class _Wanted:
 
 
 class Forwarding(Protocol):
-    """The way to other nodes that serve a queue."""
+    """The way to other nodes that serve a queue: the `Announcer`."""
 
-    def forward_transient(self, queue: int, node: int, body: bytes) -> bool:
-        """Pass a QoS 0 message on; False when too much waits."""
-
-    def forward_acks(self, queue: int, tags: tuple[int, ...], consumer: int | None) -> None:
-        """Pass on acknowledgements of deliveries that another node may have made."""
+    def forward_transient(self, queue: int, node: int, body: bytes) -> bool: ...
+    def forward_acks(self, queue: int, tags: tuple[int, ...], consumer: int | None) -> None: ...
 
 
 @dataclass(eq=False, repr=False)
@@ -213,11 +210,9 @@ class Subscriptions:
                 self._unknown.clear()
             self._unknown[id] = now()
             return None
-        return await self._load(id, row[0], bytes(row[1]), row[2])
-
-    async def _load(self, id: int, queue: int, topic: bytes, qos: int) -> LocalSubscription | None:
+        queue, topic, qos = row
         row = await (await self._connections.request("take_tags", queue=queue, count=TAGS)).fetchone()
-        return None if row is None else await self._open(id, queue, topic, qos, row[0])
+        return None if row is None else await self._open(id, queue, bytes(topic), qos, row[0])
 
     async def _open(self, id: int, queue: int, topic: bytes, qos: int, first_tag: int) -> LocalSubscription | None:
         try:

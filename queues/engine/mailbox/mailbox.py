@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import NamedTuple, Protocol
@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from queues.engine.consume.backlog import Backlog, ClaimResult
 from queues.engine.errors import EngineError
 from queues.engine.policies import QueuePolicy
+from queues.engine.statements import array
 
 #: Seconds after which a newly taken mailbox is looked at, for letters that no notification told of; then every LOOK.
 FIRST_LOOKS = (0.25, 1.0)
@@ -197,3 +198,11 @@ class Mailbox:
         self.looks += 1
         self.next_look = now + (FIRST_LOOKS[self.looks] if self.looks < len(FIRST_LOOKS) else LOOK)
         return True
+
+
+def columns(mailboxes: Collection[Mailbox]) -> dict[str, str]:
+    """Mailboxes and their connections as statements take them."""
+    return {
+        "mailboxes": array(mailbox.queue for mailbox in mailboxes),
+        "connections": array(mailbox.connection for mailbox in mailboxes),
+    }

@@ -23,7 +23,7 @@ from queues.engine.database import Connection
 from queues.engine.errors import Later, Undeliverable
 from queues.engine.faults import told
 from queues.engine.mailbox.items import Acks, Ask, Forward, Letters, Sent
-from queues.engine.mailbox.mailbox import MOST_CLAIMED, Deliveries, Mailbox, Out, PeerMessage
+from queues.engine.mailbox.mailbox import MOST_CLAIMED, Deliveries, Mailbox, Out, PeerMessage, columns
 from queues.engine.message import Content, Failure
 from queues.engine.publish.destination import Destination
 from queues.engine.settle.batches import KEPT, SettlementKind, Settlements, each_once, settle_parameters
@@ -153,11 +153,7 @@ class Exchange:
         """Senders and recipients keep their mailboxes until the commit."""
         senders = {run.mailbox for run in self.letters} | {forward.mailbox for forward in self.forwards}
         if held := {*senders, *self.locals, *self.claiming}:
-            parameters = {
-                "mailboxes": array(mailbox.queue for mailbox in held),
-                "connections": array(mailbox.connection for mailbox in held),
-            }
-            await connection.execute(statement("hold_mailboxes"), parameters)
+            await connection.execute(statement("hold_mailboxes"), columns(held))
 
     # Storing.
 
@@ -174,8 +170,7 @@ class Exchange:
         sizes = [*map(len, self.bodies)]
         parameters = {
             "node": self.node,
-            "mailboxes": array(sender.queue for sender in self.known),
-            "connections": array(sender.connection for sender in self.known),
+            **columns(self.known),
             "producers": array(sender.key for sender in self.known),
             "headers": text_array(headers_of(sender.name) for sender in self.known),
             "peers": text_array(name or "" for name in names),
@@ -313,7 +308,9 @@ class Exchange:
     ) -> tuple[list[str], list[Out | None]]:
         """Look in the store for letters that are not out on this connection. Of those that are not there no more are
         kept than are recorded for the API key."""
-        found = await self._find(connection, mailbox, [key for key, one in zip(keys, out, strict=True) if one is None])
+        missing = [key for key, one in zip(keys, out, strict=True) if one is None]
+        parameters = {"queue": None if self.relaxed else mailbox.queue, "keys": missing}
+        found = {key: id for id, key in await connection.rows("find_letters", parameters)}
         known: list[str] = []
         gone: list[Out | None] = []
         for key, one in zip(keys, out, strict=True):
@@ -325,11 +322,6 @@ class Exchange:
             known.append(key)
             gone.append(one)
         return known, gone
-
-    async def _find(self, connection: Connection, mailbox: Mailbox, keys: list[str]) -> dict[str, int]:
-        """The ids of letters that are not out on this connection, but are in the store."""
-        parameters = {"queue": None if self.relaxed else mailbox.queue, "keys": keys}
-        return {key: id for id, key in await connection.rows("find_letters", parameters)}
 
     # To queues and topics.
 
@@ -361,10 +353,7 @@ class Exchange:
             "delays": array([0] * count), "ttls": nothing, "attempts": nothing, "priorities": array([0] * count),
             "contents": array([LETTER] * count),
         }  # fmt: skip
-        cursor = await connection.execute(statement("publish_routed"), parameters)
-        row = await cursor.fetchone()
-        assert row is not None
-        exists, reached, full, dropping, _, ready, _ = row
+        [(exists, reached, full, dropping, _, ready, _)] = await connection.rows("publish_routed", parameters)
         if not exists or full:
             ids = [forward.key.encode() for forward in some]
             await connection.execute(statement("unsee_letters"), {"ids": ids})

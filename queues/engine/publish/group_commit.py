@@ -40,7 +40,6 @@ from queues.engine.publish.route_tallies import RouteTallies
 from queues.engine.publish.routing import UNKNOWN, Routing
 from queues.engine.settle.audited_queues import KeyNames, queue_chain
 from queues.engine.settle.segments import OpenSegments
-from queues.engine.statements import statement
 
 #: A part of a batch: publishers, and their groups.
 Work = list[tuple[Publisher, list[PublishGroup]]]
@@ -366,8 +365,8 @@ class PublishWriter:
 
     async def _check_version(self, connection: Connection) -> None:
         """Check that destinations without known targets still have none. Raises TopologyMoved."""
-        row = await (await connection.execute("select queues_topology_version()")).fetchone()
-        if row is None or row[0] != self.routing.version:
+        [(version,)] = await connection.fetch("select queues_topology_version()")
+        if version != self.routing.version:
             raise TopologyMoved()
 
     async def _write_all(self, connection: Connection, inserts: list[Insert]) -> None:
@@ -388,8 +387,7 @@ class PublishWriter:
 
     async def _admit(self, connection: Connection, plan: Plan) -> None:
         """Cut messages beyond the length of queues that reject. A message that one queue rejects enters none."""
-        cursor = await connection.execute(statement("admit"), {"queues": sorted(plan.limited)})
-        room: dict[int, int] = dict(await cursor.fetchall())
+        room: dict[int, int] = dict(await connection.rows("admit", {"queues": sorted(plan.limited)}))
         for queue in plan.drop_oldest:
             room.pop(queue, None)
         error = QueueFull()

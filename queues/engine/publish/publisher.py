@@ -162,17 +162,11 @@ class Publisher:
         self, bodies: list[bytes], content: int | None, producer: AnsweredProducer, tokens: Sequence[Token]
     ) -> int:
         """Publish messages that have at most a content type, one token each; their ids are told."""
-        group = self._open
-        if group is None or not group.is_like(None, content, True):
-            group = self._new_group(PublishGroup(None, content=content, answered=True))
-        return self._add_many(group, bodies, producer, tokens)
+        return self._add_many(content, True, bodies, producer, tokens)
 
     def publish_many(self, bodies: list[bytes], producer: Producer, tokens: Sequence[int]) -> int:
         """Publish plain messages, one token each."""
-        group = self._open
-        if group is None or not group.is_like(None, None, False):
-            group = self._new_group(PublishGroup(None))
-        return self._add_many(group, bodies, producer, tokens)
+        return self._add_many(None, False, bodies, producer, tokens)
 
     @overload
     def publish_detailed(self, message: DetailedMessage, producer: Producer, token: Token) -> int: ...
@@ -205,7 +199,12 @@ class Publisher:
         group.tokens.append(token)
         return self._batch.add(len(body))
 
-    def _add_many(self, group: PublishGroup, bodies: list[bytes], producer: Producer, tokens: Sequence[Token]) -> int:
+    def _add_many(
+        self, content: int | None, answered: bool, bodies: list[bytes], producer: Producer, tokens: Sequence[Token]
+    ) -> int:
+        group = self._open
+        if group is None or not group.is_like(None, content, answered):
+            group = self._new_group(PublishGroup(None, content=content, answered=answered))
         group.extend(bodies, producer, tokens)
         return self._batch.add(sum(map(len, bodies)))
 
