@@ -194,9 +194,6 @@ class Clients:
         #: By protocol, as of the last look.
         self.totals: dict[str, Total] = {}
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     # Called by sessions.
 
     def add(self, protocol: str, address: str, session: ClientSession) -> ClientConnection:

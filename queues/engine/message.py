@@ -22,16 +22,6 @@ STATEMENT_BYTES = 8 << 20
 MOST_SEGMENT_BYTES = 4 << 20
 
 
-class State(enum.IntEnum):
-    """The states of a stored message, as in `queues.models.State`."""
-
-    READY = 0
-    LEASED = 1
-    DELAYED = 2
-    DEAD = 3
-    DEAD_LEASED = 4
-
-
 class Content(enum.IntEnum):
     """The content type of a payload, as in `queues.models.Content`."""
 

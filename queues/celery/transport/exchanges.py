@@ -70,10 +70,6 @@ class Exchanges:
                     reached[binding.queue] = None  # publishing restores it
         return list(reached)
 
-    def bindings(self, exchange: str) -> list[tuple[str, str]]:
-        """Routing key and queue of each binding."""
-        return [(key, queue) for _, key, queue in self._database.query("routed", exchange=exchange, routing_key=None)]
-
 
 def _matches(type: str, pattern: str, routing_key: str) -> bool:
     if type == "topic":

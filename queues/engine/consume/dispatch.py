@@ -23,7 +23,7 @@ from queues.engine.consume.backlog import Backlog
 from queues.engine.consume.message_runs import UnackedMessages
 from queues.engine.faults import told
 from queues.engine.health import Health
-from queues.engine.message import Delivery, Detail
+from queues.engine.message import Delivery, Detail, Message
 from queues.engine.policies import QueuePolicy
 
 #: Most messages pushed to one consumer before the next one's turn, and most bytes pushed at once.
@@ -118,13 +118,10 @@ class Dispatched(Protocol):
 
     policy: QueuePolicy
     backlog: Backlog
+    health: Health
+    ready: Sequence[Message]
+    unacked: UnackedMessages
 
-    @property
-    def health(self) -> Health: ...
-    @property
-    def ready(self) -> Sequence[object]: ...
-    @property
-    def unacked(self) -> UnackedMessages: ...
     def push(self, now: float, most: int, key: int | None) -> list[PushRun]: ...
     def give_back(self, tag: int, *, error: str) -> None: ...
     def enter(self, consumer: object) -> None: ...

@@ -11,7 +11,7 @@ A `Line` is owned by its local queue; `cluster/lines.py` is the job that keeps t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from queues.engine.clients import ClientConnection
@@ -85,9 +85,6 @@ class Line:
 
     def __len__(self) -> int:
         return len(self._numbers)
-
-    def __iter__(self) -> Iterator[object]:
-        return iter(self._numbers)
 
     def enter(self, consumer: object) -> bool:
         """A consumer stands in line from now on; False if it does already."""

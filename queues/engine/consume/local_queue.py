@@ -92,6 +92,8 @@ class LocalQueue:
         #: The record of an audited queue.
         self.audited = settlements.audited(policy)
         self._settlements = settlements
+        #: The health record in which faults of its consumers are counted.
+        self.health: Health = settlements.health
         self._fetcher = fetcher
         self._limits = fetcher.limits
         self._node = fetcher.node
@@ -114,11 +116,6 @@ class LocalQueue:
         self.interest = Interest(policy, self.held, self._dispatcher, lambda time: schedule.idle.at(time, self))
         if policy.single_active_consumer:
             self._begin_line()
-
-    @property
-    def health(self) -> Health:
-        """The health record in which faults of its consumers are counted."""
-        return self._settlements.health
 
     # Delivering to consumers that ask.
 

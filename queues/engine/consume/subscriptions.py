@@ -15,7 +15,7 @@ from queues.engine.consume.registry import LocalQueues
 from queues.engine.database import Connection
 from queues.engine.errors import QueueNotFound, QuotaExceeded, StoreUnavailable
 from queues.engine.isolation import halves
-from queues.engine.message import POSITION, Counts, State
+from queues.engine.message import POSITION, Counts
 from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
 from queues.engine.policies import Policies
@@ -40,10 +40,8 @@ class LocalSubscription:
     topic: bytes
     qos: int
     buffer: LocalQueue
-    #: QoS 0 messages and their bytes that are held, at most; the oldest go first.
-    most_transient: int
-    most_transient_bytes: int
-    #: Each with the last message id that was known when it came.
+    options: EngineOptions
+    #: QoS 0 messages, each with the last message id that was known when it came; the oldest go first.
     transient: deque[tuple[int, bytes]] = field(default_factory=deque)
     transient_bytes: int = 0
 
@@ -53,7 +51,8 @@ class LocalSubscription:
         self.transient.append((after, body))
         self.transient_bytes += len(body)
         dropped = 0
-        while len(self.transient) > self.most_transient or self.transient_bytes > self.most_transient_bytes:
+        messages, size = self.options.transient_messages, self.options.transient_bytes
+        while len(self.transient) > messages or self.transient_bytes > size:
             self.take_transient()
             dropped += 1
         return dropped
@@ -220,10 +219,8 @@ class Subscriptions:
         except QueueNotFound:
             return None
         if id not in self._by_id:
-            options = self._options
-            self._by_id[id] = self._by_queue[queue] = LocalSubscription(
-                id, topic, qos, buffer, options.transient_messages, options.transient_bytes
-            )
+            made = LocalSubscription(id, topic, qos, buffer, self._options)
+            self._by_id[id] = self._by_queue[queue] = made
         self._unknown.pop(id, None)
         return self._by_id[id]
 
@@ -292,8 +289,8 @@ class Subscriptions:
         asked = [tag for tag in tags if tag < 1 << 63]
         rows = await (await self._connections.request("find_tags", queue=queue, tags=array(asked))).fetchall()
         found = {row[0] for row in rows}
-        for tag, id, state, node in rows:
-            if state not in (State.READY, State.DELAYED) and node != self._node.id:
+        for tag, id, waits, node in rows:
+            if not waits and node != self._node.id:
                 self._forwarding.forward_acks(queue, (tag,), consumer)
             elif not subscription.buffer.ack(tag, consumer):  # unless it was claimed meanwhile, or will be
                 subscription.buffer.settle_late(id, now(), consumer)

@@ -338,11 +338,7 @@ class MailboxService:
 
     async def _exchange(self, connection: Connection, part: Part, careful: bool = False) -> Exchange:
         """Write items; again, with care, if a message has the key of a letter already: that is rare."""
-        options = self.options
-        exchange = Exchange(
-            part, self._locals(part), self.node.id, options.relaxed_mailboxes, options.audit_letters,
-            self._strays.take, careful,
-        )  # fmt: skip
+        exchange = Exchange(part, self._locals(part), self.node.id, self.options, self._strays.take, careful)
         try:
             await exchange.run(connection)
         except UniqueViolation:

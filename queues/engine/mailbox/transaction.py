@@ -25,6 +25,7 @@ from queues.engine.faults import told
 from queues.engine.mailbox.items import Acks, Ask, Forward, Letters, Sent
 from queues.engine.mailbox.mailbox import MOST_CLAIMED, Deliveries, Mailbox, Out, PeerMessage, columns
 from queues.engine.message import Content, Failure
+from queues.engine.options import EngineOptions
 from queues.engine.publish.destination import Destination
 from queues.engine.settle.batches import KEPT, SettlementKind, Settlements, each_once, settle_parameters
 from queues.engine.statements import array, statement
@@ -72,7 +73,7 @@ class Exchange:
     """One transaction's work and result; the attributes from `deliveries` on are valid after `run`."""
 
     def __init__(
-        self, items: Sequence[object], locals: Sequence[Mailbox], node: int, relaxed: bool, audited: bool,
+        self, items: Sequence[object], locals: Sequence[Mailbox], node: int, options: EngineOptions,
         may_record: Callable[[int], bool], careful: bool = False,
     ) -> None:  # fmt: skip
         """`may_record`: whether an acknowledgement that settles nothing, by an API key, is recorded. `careful`: without
@@ -87,8 +88,7 @@ class Exchange:
         self.claiming: list[Mailbox] = [claim.mailbox for claim in kinds[Claim]]
         self.locals = locals
         self.node = node
-        self.relaxed = relaxed
-        self.audited = audited
+        self.options = options
         self.may_record = may_record
         self.careful = careful
         #: Letters to deliver.
@@ -136,7 +136,7 @@ class Exchange:
         storing = await self._store(connection) if self.letters else None
         claiming = await self._claim(connection) if self.claiming else None
         naming = await connection.execute(statement("connected_names")) if self.asking else None
-        recording = self.audited and (self.record or storing is not None or claiming is not None)
+        recording = self.options.audit_letters and (self.record or storing is not None or claiming is not None)
         if recording:
             await transaction.lock(CHAIN)
         if storing is not None:
@@ -309,7 +309,7 @@ class Exchange:
         """Look in the store for letters that are not out on this connection. Of those that are not there no more are
         kept than are recorded for the API key."""
         missing = [key for key, one in zip(keys, out, strict=True) if one is None]
-        parameters = {"queue": None if self.relaxed else mailbox.queue, "keys": missing}
+        parameters = {"queue": None if self.options.relaxed_mailboxes else mailbox.queue, "keys": missing}
         found = {key: id for id, key in await connection.rows("find_letters", parameters)}
         known: list[str] = []
         gone: list[Out | None] = []
