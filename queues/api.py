@@ -188,11 +188,9 @@ def _find_taken(
 
 def _make_room(queue: int, using: str) -> None:
     """Drop the oldest messages of a queue that has more than it may."""
-    with connections[using].cursor() as cursor:
-        cursor.execute("select queues_room(%s)", [queue])
-        row = cursor.fetchone()
-    if row is not None and row[0] is not None and row[0] < 0:
-        drop_oldest(queue, -row[0], using)
+    [(room,)] = query("room", using, queue=queue)
+    if room is not None and room < 0:
+        drop_oldest(queue, -room, using)
 
 
 def _row(message: Outgoing) -> Row:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from fnmatch import fnmatchcase
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -11,28 +12,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from queues.engine import Engine
+from queues.engine.message import Counts
 from queues.operations.overview import Overview, QueueState, oldest_ready, take_overview
-from queues.operations.route_traffic import RouteTraffic, read_dead_letter_traffic, read_traffic
+from queues.operations.route_traffic import read_dead_letter_traffic, read_traffic
 
-ENGINE_COUNTERS = {
-    "published": "Messages stored.",
-    "dropped": "Messages without a subscription, or dropped by a full queue.",
-    "rejected": "Messages refused by full queues or by PostgreSQL.",
-    "claimed": "Messages taken from the store into memory.",
-    "acknowledged": "Messages settled.",
-    "returned": "Deliveries that went back to their queues.",
-    "buried": "Messages that became dead letters.",
-    "expired": "Messages that outlived their time.",
-    "transient_dropped": "QoS 0 messages dropped.",
-    "reconnects": "Times the database was lost.",
-    "rewritten": "Times the database came back with another past, as after a failover or when a backup was restored.",
-    "dead_nodes": "Dead nodes found.",
-    "silent_nodes": "Nodes whose process stood still for so long that their connection was ended.",
-    "batches": "Commits of publishes.",
-    "stray_acks": "Peerbus acknowledgements of unknown keys that have no row in the audit chain.",
-    "notifications_ignored": "Notifications that were malformed, of no known type, or instructions.",
-    "notifications_failed": "Notifications and instructions that could not be obeyed.",
-}
+ENGINE_COUNTERS = {one.name: one.metadata["text"] for one in fields(Counts)}
 
 
 def counters(name: str, text: str, label: str, counts: Mapping[str, float]) -> Metric:
@@ -45,9 +29,11 @@ def gauges(name: str, text: str, label: str, figures: Mapping[str, float]) -> Me
     return _labelled(GaugeMetricFamily(name, text, labels=[label]), figures)
 
 
-def _labelled(family: CounterMetricFamily | GaugeMetricFamily, figures: Mapping[str, float]) -> Metric:
-    for value, figure in figures.items():
-        family.add_metric([value], figure)
+def _labelled(
+    family: CounterMetricFamily | GaugeMetricFamily, figures: Mapping[str, float] | Mapping[tuple[str, str], float]
+) -> Metric:
+    for values, figure in figures.items():
+        family.add_metric([values] if isinstance(values, str) else values, figure)
     return family
 
 
@@ -64,75 +50,49 @@ def engine_metrics(engine: Engine) -> Iterator[Metric]:
     isolated = engine.health.isolated
     yield counters("fivewire_isolated_failures", "Failures that cost one unit only, by its kind.", "unit", isolated)
     yield gauges("fivewire_trouble", "What does not work now, as /readyz says it.", "what", engine.troubles())
-    clients = GaugeMetricFamily("fivewire_clients", "Connections of clients, by protocol.", labels=["protocol"])
-    carried = CounterMetricFamily(
-        "fivewire_client_messages", "Messages published by clients (in) and delivered to them (out).",
-        labels=["protocol", "direction"],
-    )  # fmt: skip
-    for protocol, total in engine.clients.totals.items():
-        clients.add_metric([protocol], total.connections)
-        carried.add_metric([protocol, "in"], total.messages_in)
-        carried.add_metric([protocol, "out"], total.messages_out)
-    yield from (clients, carried)
+    totals = engine.clients.totals
+    connections = {protocol: total.connections for protocol, total in totals.items()}
+    yield gauges("fivewire_clients", "Connections of clients, by protocol.", "protocol", connections)
+    carried = {(protocol, "in"): total.messages_in for protocol, total in totals.items()}
+    carried |= {(protocol, "out"): total.messages_out for protocol, total in totals.items()}
+    text = "Messages published by clients (in) and delivered to them (out)."
+    yield _labelled(CounterMetricFamily("fivewire_client_messages", text, labels=["protocol", "direction"]), carried)
     waiting = engine.waiting_bytes
     yield GaugeMetricFamily("fivewire_unsettled", "Acknowledgements not yet committed.", engine.settlements.unsettled)
     yield GaugeMetricFamily("fivewire_pending_bytes", "Publishes not yet committed.", waiting)
 
 
-class _Queues(Collector):
+def _of_queues(queues: list[QueueState]) -> Iterator[Metric]:
     """The figures of queues, from the tables."""
-
-    def __init__(self, queues: list[QueueState], ages: dict[int, float], dead: Iterable[RouteTraffic]) -> None:
-        self._queues = queues
-        self._ages = ages
-        self._dead = dead
-
-    def collect(self) -> Iterator[Metric]:
-        queues = self._queues
-        held = GaugeMetricFamily("fivewire_queue_messages", "Messages in the store.", labels=["queue", "state"])
-        for queue in queues:
-            for state in ("ready", "leased", "delayed", "dead"):
-                held.add_metric([queue.name, state], getattr(queue.counts, state))
-        yield held
-        published = {queue.name: queue.counts.published for queue in queues}
-        yield counters("fivewire_queue_published", "Messages ever stored.", "queue", published)
-        settled = {queue.name: queue.counts.settled for queue in queues}
-        yield counters("fivewire_queue_settled", "Messages that left the store.", "queue", settled)
-        oldest = {queue.name: self._ages.get(queue.id, 0.0) for queue in queues}
-        yield gauges("fivewire_queue_oldest_seconds", "Age of the first message that is ready.", "queue", oldest)
-        nodes = {queue.name: queue.nodes for queue in queues}
-        yield gauges("fivewire_queue_nodes", "Nodes with consumers of the queue.", "queue", nodes)
-        moved = CounterMetricFamily(
-            "fivewire_queue_dead_letters_moved", "Dead letters that went to the queue's dead-letter queue.",
-            labels=["queue", "target"],
-        )  # fmt: skip
-        for traffic in self._dead:
-            ends = (traffic.source, traffic.target)
-            moved.add_metric([end.removeprefix("queue:") for end in ends], traffic.carried)
-        yield moved
-
-
-class _Routes(Collector):
-    """The figures of routes, from the tables."""
-
-    def __init__(self, pattern: str) -> None:
-        self._pattern = pattern
-
-    def collect(self) -> Iterator[Metric]:
-        carried = CounterMetricFamily(
-            "fivewire_route_carried", "Messages that the route has carried.", labels=["source", "target"]
-        )
-        for route in read_traffic().values():
-            ends = [route.source, route.target]
-            if any(fnmatchcase(end, self._pattern) for end in ends):
-                carried.add_metric(ends, route.carried)
-        yield carried
+    ids, states = [queue.id for queue in queues], ("ready", "leased", "delayed", "dead")
+    held = {(queue.name, state): getattr(queue.counts, state) for queue in queues for state in states}
+    yield _labelled(
+        GaugeMetricFamily("fivewire_queue_messages", "Messages in the store.", labels=["queue", "state"]), held
+    )
+    published = {queue.name: queue.counts.published for queue in queues}
+    yield counters("fivewire_queue_published", "Messages ever stored.", "queue", published)
+    settled = {queue.name: queue.counts.settled for queue in queues}
+    yield counters("fivewire_queue_settled", "Messages that left the store.", "queue", settled)
+    ages = oldest_ready(ids)
+    oldest = {queue.name: ages.get(queue.id, 0.0) for queue in queues}
+    yield gauges("fivewire_queue_oldest_seconds", "Age of the first message that is ready.", "queue", oldest)
+    nodes = {queue.name: queue.nodes for queue in queues}
+    yield gauges("fivewire_queue_nodes", "Nodes with consumers of the queue.", "queue", nodes)
+    dead = read_dead_letter_traffic(ids).values()
+    moved = {(one.source.removeprefix("queue:"), one.target.removeprefix("queue:")): one.carried for one in dead}
+    text = "Dead letters that went to the queue's dead-letter queue."
+    yield _labelled(CounterMetricFamily("fivewire_queue_dead_letters_moved", text, labels=["queue", "target"]), moved)
 
 
 def route_metrics(pattern: str) -> bytes:
     """The metrics of the routes of which an end, such as ``topic:prices``, matches a glob, in Prometheus' text format.
     Raises django.db.Error."""
-    return text_of(_Routes(pattern))
+    ends = {(route.source, route.target): route.carried for route in read_traffic().values()}
+    carried = {pair: count for pair, count in ends.items() if any(fnmatchcase(end, pattern) for end in pair)}
+    family = CounterMetricFamily(
+        "fivewire_route_carried", "Messages that the route has carried.", labels=["source", "target"]
+    )
+    return text_of([_labelled(family, carried)])
 
 
 def queue_metrics(pattern: str) -> bytes:
@@ -145,12 +105,19 @@ def queue_metrics(pattern: str) -> bytes:
         queue for queue in overview.queues
         if fnmatchcase(queue.name, pattern) and (pattern.startswith("_") or not queue.name.startswith("_"))
     ]  # fmt: skip
-    ids = [queue.id for queue in queues]
-    return text_of(_Queues(queues, oldest_ready(ids), read_dead_letter_traffic(ids).values()))
+    return text_of(_of_queues(queues))
 
 
-def text_of(collector: Collector) -> bytes:
-    """Its metrics in Prometheus' text format."""
+class _Given(Collector):
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = [*metrics]
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def text_of(metrics: Iterable[Metric]) -> bytes:
+    """Metrics in Prometheus' text format."""
     registry = CollectorRegistry()
-    registry.register(collector)
+    registry.register(_Given(metrics))
     return generate_latest(registry)

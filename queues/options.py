@@ -17,6 +17,7 @@ import inspect
 import ipaddress
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
@@ -37,6 +38,11 @@ class InvalidEnvironment(ImproperlyConfigured):
         self.problems = problems
 
 
+def _spell(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
+
+
+@dataclass(eq=False, repr=False)
 class Option(Generic[T]):
     """One environment variable: its default, what it means, and the parser of its text.
 
@@ -45,25 +51,15 @@ class Option(Generic[T]):
     of the values read so far; ``default_text`` then says in words what comes out.
     """
 
-    name: str
-
-    def __init__(
-        self,
-        default: T | Callable[[Mapping[str, Any]], T],
-        help: str,
-        *,
-        parse: Callable[[str], T],
-        expected: str,
-        default_text: str | None = None,
-        spell: Callable[[Any], str] | None = None,
-    ) -> None:
-        self.default = default
-        self.help = help
-        self.parse = parse
-        self.expected = expected
-        self.default_text = default_text
-        #: Writes a value as the text that `parse` reads back.
-        self.spell = spell or _spell
+    default: T | Callable[[Mapping[str, Any]], T]
+    help: str
+    _: KW_ONLY
+    parse: Callable[[str], T]
+    expected: str
+    default_text: str | None = None
+    #: Writes a value as the text that `parse` reads back.
+    spell: Callable[[Any], str] = _spell
+    name: str = field(init=False)
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
@@ -89,10 +85,6 @@ class Option(Generic[T]):
         changed = copy.copy(self)
         changed.default, changed.default_text = default, default_text
         return changed
-
-
-def _spell(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
 class Options:

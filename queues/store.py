@@ -15,7 +15,7 @@ from queues.engine.cluster.notifications import formats
 from queues.engine.faults import MOST_REPEATS
 from queues.engine.statements import ALL
 from queues.engine.statements import DIRECTORY as ENGINE_DIRECTORY
-from queues.errors import Busy
+from queues.errors import BrokerError, Busy
 from queues.sqlfiles import statements
 
 T = TypeVar("T")
@@ -66,16 +66,20 @@ def time_limit(milliseconds: int, using: str) -> Iterator[None]:
 
     What a page looks for without a fitting index must not hold a snapshot for long.
     """
-    inner = connections[using].in_atomic_block
-    with transaction.atomic(using=using), connections[using].cursor() as cursor:
-        cursor.execute(
-            "select current_setting('statement_timeout'), set_config('statement_timeout', %s, true)",
-            [str(milliseconds)],
-        )
+    ends = not connections[using].in_atomic_block
+    with transaction.atomic(using=using), _with_setting("statement_timeout", str(milliseconds), using, ends):
+        yield
+
+
+@contextmanager
+def _with_setting(name: str, value: str, using: str, ends: bool = False) -> Iterator[None]:
+    """A part of a transaction in which a setting of the session has another value; with `ends` the last one."""
+    with connections[using].cursor() as cursor:
+        cursor.execute("select current_setting(%s), set_config(%s, %s, true)", [name, name, value])
         before = cursor.fetchone()[0]
         yield
-        if inner:
-            cursor.execute("select set_config('statement_timeout', %s, true)", [before])
+        if not ends:
+            cursor.execute("select set_config(%s, %s, true)", [name, before])
 
 
 def whole(work: Callable[[], T], using: str) -> T:
@@ -97,18 +101,15 @@ def whole(work: Callable[[], T], using: str) -> T:
 
 
 @contextmanager
-def lock_limit(milliseconds: str, using: str, busy: Busy) -> Iterator[None]:
+def lock_limit(milliseconds: str, using: str, busy: BrokerError) -> Iterator[None]:
     """A part of the caller's transaction in which no lock is waited for longer than so long. Raises `busy` then."""
-    with connections[using].cursor() as cursor:
-        cursor.execute("select current_setting('lock_timeout'), set_config('lock_timeout', %s, true)", [milliseconds])
-        before = cursor.fetchone()[0]
-        try:
+    try:
+        with _with_setting("lock_timeout", milliseconds, using):
             yield
-        except OperationalError as error:
-            if not isinstance(error.__cause__, LockNotAvailable):
-                raise
-            raise busy from error
-        cursor.execute("select set_config('lock_timeout', %s, true)", [before])
+    except OperationalError as error:
+        if not isinstance(error.__cause__, LockNotAvailable):
+            raise
+        raise busy from error
 
 
 def notify(using: str, notification: formats.Sendable) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, OperationalError, transaction
 from django.db.models.functions import Now
 from psycopg.conninfo import make_conninfo
 from psycopg.errors import LockNotAvailable
@@ -24,15 +24,12 @@ from queues.engine.statements import ALL
 from queues.models import EtlRun, Rollup
 from queues.operations import bulk
 from queues.settings import settings
-from queues.store import text
+from queues.store import query
 
 logger = logging.getLogger(__name__)
 
-#: Days for which the archive's partitions are made ahead.
-AHEAD = 7
 #: Lines of workers removed in one statement.
 LINES = 10_000
-TODAY = "(now() at time zone 'UTC')::date"
 
 
 def keep_archive(using: str = DEFAULT_DB_ALIAS) -> None:
@@ -41,9 +38,16 @@ def keep_archive(using: str = DEFAULT_DB_ALIAS) -> None:
     Partitions are left for the next time while the archive has a long reader. Raises
     django.db.OperationalError when the database is away.
     """
-    _keep_partitions(f"select queues_make_archive_partitions({TODAY}, %s)", AHEAD, using)
-    _keep_partitions(f"select queues_drop_archive_partitions({TODAY} - %s)", settings.BROKER_ARCHIVE_DAYS, using)
-    _drop("drop_old_log_lines", settings.BROKER_ARCHIVE_DAYS, LINES, using)
+    days = settings.BROKER_ARCHIVE_DAYS
+    for name in ("make_partitions", "drop_partitions"):
+        try:
+            with transaction.atomic(using=using):
+                query(name, using, days=days)
+        except OperationalError as error:
+            if not isinstance(error.__cause__, LockNotAvailable):
+                raise
+            logger.info("the archive is being read: its partitions are made and dropped later")
+    _drop("drop_old_log_lines", days, LINES, using)
     if settings.BROKER_IDLE_SUBSCRIPTION_DAYS:
         _drop("drop_idle_subscriptions", settings.BROKER_IDLE_SUBSCRIPTION_DAYS, 1, using)
 
@@ -52,19 +56,7 @@ def _drop(name: str, days: int, limit: int, using: str) -> None:
     """Run one of the engine's statements until it finds less than it may remove at once."""
     gone = limit
     while gone == limit:
-        with connections[using].cursor() as cursor:
-            cursor.execute(text(name), {"days": days, "limit": limit} | ALL)
-            [(gone,)] = cursor.fetchall()
-
-
-def _keep_partitions(sql: str, days: int, using: str) -> None:
-    try:
-        with transaction.atomic(using=using), connections[using].cursor() as cursor:
-            cursor.execute(sql, [days])
-    except OperationalError as error:
-        if not isinstance(error.__cause__, LockNotAvailable):
-            raise
-        logger.info("the archive is being read: its partitions are made and dropped later")
+        [(gone,)] = query(name, using, days=days, limit=limit, **ALL)
 
 
 def return_leases() -> int:

@@ -84,12 +84,9 @@ def parse_line(line: bytes) -> Anchor | None:
             chain=str(given["chain"]), number=int(given["number"]), seq=int(given["seq"]),
             hash=bytes.fromhex(given["hash"]), at=datetime.fromisoformat(given["at"]), kind=str(given["kind"]),
             previous=bytes.fromhex(given["previous"]), key=str(given["key"]),
-            signature=base64.b64decode(given["signature"], validate=True), origin=_origin(given),
+            signature=base64.b64decode(given["signature"], validate=True),
+            # Lines that were written before lines said so have none.
+            origin=Origin(str(given["database"]), str(given["created"])) if "database" in given else None,
         )  # fmt: skip
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _origin(given: dict[str, Any]) -> Origin | None:
-    """The origin of a line's anchor; None when the line was written before lines said so."""
-    return Origin(str(given["database"]), str(given["created"])) if "database" in given else None

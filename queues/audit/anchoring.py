@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from time import monotonic, sleep
@@ -47,13 +46,10 @@ def _anchor_all(by: Signer, kind: AnchorKind, older_than: float, using: str) -> 
     """The anchors that were written; None when another process writes some."""
     with transaction.atomic(using=using):
         [(mine,)] = query("audit_try_lock", using)
-        return list(_new_anchors(by, kind, older_than, using)) if mine else None
-
-
-def _new_anchors(by: Signer, kind: AnchorKind, older_than: float, using: str) -> Iterator[Anchor]:
-    for grown in query("audit_unanchored", using, older_than=older_than):
-        if (anchor := try_anchor(by, kind, using, *grown)) is not None:
-            yield anchor
+        if not mine:
+            return None
+        tried = (try_anchor(by, kind, using, *row) for row in query("audit_unanchored", using, older_than=older_than))
+        return [anchor for anchor in tried if anchor is not None]
 
 
 def try_anchor(

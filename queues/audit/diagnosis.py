@@ -76,7 +76,8 @@ def _misplaced(rows: Sequence[ChainRow], there: int) -> Finding:
     """The row at `there` belongs here: rows were inserted before it, or swapped."""
     row, other = rows[0], rows[there]
     # A row that changed places with `other` follows from the one that is now before `other`; a new one follows nothing.
-    if _follows(rows[there - 1] if there > 1 else other, row):
+    before = rows[there - 1] if there > 1 else other
+    if hash_after(before.hash.hex(), row.event) == row.hash.hex():
         return _swapped(row, other)
     where = f"row {row.seq} was" if there == 1 else f"rows {row.seq} to {other.seq - 1} were"
     return Finding(FindingKind.INSERTED, row.seq, f"{where} put in before the row that belongs here")
@@ -96,7 +97,3 @@ def _altered(before: str, rows: Sequence[ChainRow]) -> Finding:
         row.seq,
         f"row {row.seq} does not follow from the row before: its event, or more, was altered",
     )
-
-
-def _follows(row: ChainRow, after: ChainRow) -> bool:
-    return hash_after(row.hash.hex(), after.event) == after.hash.hex()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import date
 
-from django.db import DEFAULT_DB_ALIAS, OperationalError, connections, transaction
-from psycopg.errors import LockNotAvailable
+from django.db import DEFAULT_DB_ALIAS, transaction
 
 from queues.audit.anchor import Anchor
 from queues.audit.anchor_file import AnchorFile
@@ -15,7 +12,7 @@ from queues.audit.anchoring import try_anchor
 from queues.audit.errors import ChainBusy
 from queues.audit.signing import Signer, signer
 from queues.models import AnchorKind
-from queues.store import query
+from queues.store import lock_limit, query
 
 #: Days for which there are partitions, today's included.
 AHEAD = 7
@@ -25,7 +22,7 @@ LOCK_TIMEOUT = "1s"
 
 def make_partitions(using: str = DEFAULT_DB_ALIAS) -> int:
     """Make the partitions of the next days; returns how many were missing. Raises ChainBusy: try again later."""
-    with _impatient(using):
+    with transaction.atomic(using=using), lock_limit(LOCK_TIMEOUT, using, ChainBusy()):
         [(made,)] = query("audit_make_partitions", using, days=AHEAD)
     return int(made)
 
@@ -41,7 +38,7 @@ def drop_old(days: int, using: str = DEFAULT_DB_ALIAS) -> int:
     """
     by = signer()
     anchors: list[Anchor] = []
-    with _impatient(using):
+    with transaction.atomic(using=using), lock_limit(LOCK_TIMEOUT, using, ChainBusy()):
         [(mine,)] = query("audit_try_lock", using)
         [(old, before)] = query("audit_old", using, days=days)
         if not mine or not old:
@@ -62,16 +59,3 @@ def _sign_what_goes(by: Signer, before: date, using: str, anchors: list[Anchor])
             query("audit_forget_anchors", using, chain=chain, seq=seq)
         rows += seq - first + 1
     return rows
-
-
-@contextmanager
-def _impatient(using: str) -> Iterator[None]:
-    """A transaction that gives up when it does not get its locks soon."""
-    try:
-        with transaction.atomic(using=using), connections[using].cursor() as cursor:
-            cursor.execute("select set_config('lock_timeout', %s, true)", [LOCK_TIMEOUT])
-            yield
-    except OperationalError as error:
-        if isinstance(error.__cause__, LockNotAvailable):
-            raise ChainBusy() from error
-        raise

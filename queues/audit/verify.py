@@ -93,13 +93,10 @@ def verify(
     `copies` are anchors from outside the database (default: `read_copies()`), read before this is called. Raises
     NoSuchChain, InvalidAuditKey, InvalidAnchorFile, or OSError when keys or copies cannot be read.
     """
-    work = _kept(verifying(chain, copies, using), using)
-    while True:
-        try:
-            progress(next(work))
-        except StopIteration as end:
-            outcome: Verification = end.value
-            return outcome
+    work = verifying(chain, copies, using)
+    while not isinstance(step := _step(work, using), Verification):
+        progress(step)
+    return step
 
 
 def attempt(
@@ -113,17 +110,15 @@ def attempt(
     Raises AuditError or OSError when keys or copies cannot be read, django.db.OperationalError when the database is
     away, and what `progress` raises.
     """
-    kept = _kept(work, using)
     while True:
         try:
-            step = next(kept)
-        except StopIteration as end:
-            outcome: Verification = end.value
-            return outcome
+            step = _step(work, using)
         except (AuditError, OSError):
             raise
         except Exception as error:
             return _unread(chain, error, using)
+        if isinstance(step, Verification):
+            return step
         progress(step)
 
 
@@ -138,12 +133,16 @@ def _unread(chain: str, error: Exception, using: str) -> Verification:
     return Verification(chain=chain, error=why)
 
 
-def _kept(
+def _step(
     work: Generator[VerificationProgress, None, Verification], using: str
-) -> Generator[VerificationProgress, None, Verification]:
-    outcome = yield from work
-    _keep(outcome, using)
-    return outcome
+) -> VerificationProgress | Verification:
+    """The next step of a verification, or its outcome, which is kept."""
+    try:
+        return next(work)
+    except StopIteration as end:
+        outcome: Verification = end.value
+        _keep(outcome, using)
+        return outcome
 
 
 def verifying(

@@ -60,8 +60,8 @@ def _of_chain(error: Exception, chain: str, connection: Connection) -> Exception
 async def has(connection: Connection, chain: str, place: ChainPosition) -> bool:
     """Whether a row was committed. Waits for other transactions that append, so it needs a transaction of its own."""
     await connection.execute(statement("audit_head"), {"chain": chain})
-    row = await (await connection.execute(statement("audit_has"), place._asdict())).fetchone()
-    return row is not None and bool(row[0])
+    [(found,)] = await connection.rows("audit_has", place._asdict())
+    return bool(found)
 
 
 class RecordedTransaction:

@@ -51,7 +51,7 @@ class Saturation:
         self.on_change: list[Callable[[bool], None]] = []
 
     def check(self) -> None:
-        """Something was added."""
+        """Something was added: sessions call this after each read that published."""
         if not self.reached and self._overfull(1.0):
             self.reached = True
             for pause in self.on_change:

@@ -20,15 +20,14 @@ import asyncio
 import heapq
 import json
 from collections import defaultdict
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
 from time import time
 from typing import Any, Protocol
 
 from queues.connection_ids import NUMBER_BITS, connection_id
-from queues.engine.clock import now
+from queues.engine.clock import now, wait_for
 from queues.engine.database import Connection
 from queues.engine.health import Health
 from queues.engine.node import LocalNode
@@ -66,29 +65,26 @@ class ClientSession(Protocol):
 Identity = tuple[int | None, str, tuple[int, ...]]
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ClientConnection:
     """One connection, as its session tells of it."""
 
-    __slots__ = (
-        "_counted", "_looked", "address", "in_rate", "key", "messages_in", "messages_out", "name", "number", "out_rate",
-        "protocol", "session", "since",
-    )  # fmt: skip
-
-    def __init__(self, number: int, protocol: str, address: str, session: ClientSession) -> None:
-        self.number = number
-        self.protocol = protocol
-        self.address = _bounded(address)
-        self.session = session
-        self.since = time()
-        #: The id of its API key, and the name by which the protocol knows it.
-        self.key: int | None = None
-        self.name = ""
-        #: Messages that it has published, and that were delivered to it.
-        self.messages_in = self.messages_out = 0
-        #: The same a second, since the look before.
-        self.in_rate = self.out_rate = 0.0
-        self._counted = (0, 0)
-        self._looked = now()
+    number: int
+    protocol: str
+    address: str
+    session: ClientSession
+    since: float = field(default_factory=time)
+    #: The id of its API key, and the name by which the protocol knows it.
+    key: int | None = None
+    name: str = ""
+    #: Messages that it has published, and that were delivered to it.
+    messages_in: int = 0
+    messages_out: int = 0
+    #: The same a second, since the look before.
+    in_rate: float = 0.0
+    out_rate: float = 0.0
+    _counted: tuple[int, int] = (0, 0)
+    _looked: float = field(default_factory=lambda: now())
 
     def identify(self, key: int | None, name: str = "") -> None:
         """The client has shown an API key, or has a name."""
@@ -198,9 +194,6 @@ class Clients:
         #: By protocol, as of the last look.
         self.totals: dict[str, Total] = {}
 
-    def __len__(self) -> int:
-        return len(self._open)
-
     # Called by sessions.
 
     def add(self, protocol: str, address: str, session: ClientSession) -> ClientConnection:
@@ -208,7 +201,7 @@ class Clients:
         self._last = (self._last + 1) % (1 << NUMBER_BITS)
         while self._last in self._open:
             self._last = (self._last + 1) % (1 << NUMBER_BITS)
-        client = self._open[self._last] = ClientConnection(self._last, protocol, address, session)
+        client = self._open[self._last] = ClientConnection(self._last, protocol, _bounded(address), session)
         return client
 
     def remove(self, client: ClientConnection) -> None:
@@ -239,9 +232,7 @@ class Clients:
             self._begun_to_watch.clear()
             spent = await self.look() + await self.write(connection)
             look_at = now() + max(LOOK, SHARE * spent)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(look_at - now()):
-                    await self._begun_to_watch.wait()
+            await wait_for(self._begun_to_watch, look_at - now())
             if self._begun_to_watch.is_set():
                 await self.write(connection)  # as of the last look: rates are those of a whole stretch
                 await asyncio.sleep(look_at - now())
@@ -254,7 +245,7 @@ class Clients:
             self._written_by, self._written, self._identities = node, {}, {}
             self._written_counts, self._written_totals = {}, ""
         figures = watched or began >= self._figures_due
-        listed = self._listed() if figures else self._still_listed()
+        listed = self._listed(figures)
         told = listed if figures else [one for one in listed if self._identities.get(one.number) != one.identity]
         identities = {client.number: client.identity for client in told}
         rows = {client.number: json.dumps(client.row(node)) for client in told}
@@ -295,21 +286,18 @@ class Clients:
         self.totals = totals
         return spent
 
-    def _still_listed(self) -> list[ClientConnection]:
-        """The clients whose rows remain, and the latest for which there is room."""
-        if len(self._open) <= MOST_LISTED:
-            return list(self._open.values())
-        remain = [self._open[number] for number in self._written if number in self._open]
-        others = (client for client in reversed(self._open.values()) if client.number not in self._written)
-        return [*remain, *islice(others, MOST_LISTED - len(remain))]
-
-    def _listed(self) -> list[ClientConnection]:
-        """The clients that have rows: all, or the busiest and the latest."""
-        if len(self._open) <= MOST_LISTED:
-            return list(self._open.values())
-        latest = {client.number: client for client in islice(reversed(self._open.values()), LATEST)}
-        others = (client for client in self._open.values() if client.number not in latest)
-        return [*heapq.nlargest(MOST_LISTED - len(latest), others, key=attrgetter("rate")), *latest.values()]
+    def _listed(self, anew: bool) -> list[ClientConnection]:
+        """The clients that have rows: all, or those that had one already, chosen `anew` the busiest, and the latest."""
+        clients = self._open.values()
+        if len(clients) <= MOST_LISTED:
+            return list(clients)
+        if anew:
+            kept = heapq.nlargest(MOST_LISTED - LATEST, clients, key=attrgetter("rate"))
+        else:
+            kept = [self._open[number] for number in self._written if number in self._open]
+        known = set(kept)
+        others = (client for client in reversed(clients) if client not in known)
+        return [*kept, *islice(others, MOST_LISTED - len(kept))]
 
 
 def _bounded(text: str) -> str:

@@ -1,10 +1,19 @@
-"""The two clocks: monotonic for deadlines, Unix time for stored times."""
+"""The two clocks, monotonic for deadlines and Unix time for stored times, and a wait until a time."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 
 now = time.monotonic
+
+
+async def wait_for(event: asyncio.Event, most: float | None) -> None:
+    """Wait for an event, so many seconds at most. asyncio's own may swallow the cancellation of its caller."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(most):
+            await event.wait()
 
 
 def wall_offset() -> float:

@@ -95,7 +95,7 @@ class Connections:
                 await connection.close()
 
     def descriptors(self) -> list[int]:
-        """The descriptors of the sockets."""
+        """The descriptors of the sockets, which a forked child of this process must not keep open."""
         return [one for connection in tuple(self._open.values()) for one in connection.descriptors]
 
     # Requests of sessions.

@@ -133,10 +133,9 @@ async def _pin(connection: Connection, settings: Mapping[str, str]) -> None:
 
 async def _other_settings(connection: Connection, wanted: Mapping[str, str]) -> dict[str, str]:
     """The session's settings that differ from `wanted`, with their values."""
-    cursor = await connection.execute(
-        "select name, current_setting(name) from unnest(%s::text[]) as name", (list(wanted),), prepare=False
-    )
-    return {name: value for name, value in await cursor.fetchall() if value.lower() != wanted[name].lower()}
+    query = "select name, current_setting(name) from unnest(%s::text[]) as name"
+    found = await connection.fetch(query, (list(wanted),), prepare=False)
+    return {name: value for name, value in found if value.lower() != wanted[name].lower()}
 
 
 async def check_sessions(connections: Mapping[str, Connection]) -> list[int]:
@@ -144,11 +143,8 @@ async def check_sessions(connections: Mapping[str, Connection]) -> list[int]:
     settings of a session would be shared."""
     seen: list[list[int]] = []
     for _ in range(2):
-        pids = []
-        for connection in connections.values():
-            row = await (await connection.execute("select pg_backend_pid()", prepare=False)).fetchone()
-            pids.append(0 if row is None else int(row[0]))
-        seen.append(pids)
+        asked = [await one.fetch("select pg_backend_pid()", prepare=False) for one in connections.values()]
+        seen.append([pid for [(pid,)] in asked])
     if seen[0] != seen[1] or len(set(seen[0])) < len(seen[0]):
         raise Pooled("it gives each transaction another session; the engine needs session pooling, or none")
     return seen[0]
@@ -198,9 +194,9 @@ async def check_server(connection: Connection) -> None:
     if version < OLDEST_SERVER:
         raise UnsupportedServer(f"{version // 10000}; 14 or later is needed")
     for name in ("fsync", "full_page_writes"):
-        row = await (await connection.execute(f"show {name}".encode())).fetchone()
-        if row is None or row[0] != "on":
-            raise UnsafeServer(f"{name} is {row and row[0]}; it must be on")
-    row = await (await connection.execute("select to_regclass('queues_topology') is not null")).fetchone()
-    if row is None or not row[0]:
+        [(value,)] = await connection.fetch(f"show {name}".encode())
+        if value != "on":
+            raise UnsafeServer(f"{name} is {value}; it must be on")
+    [(migrated,)] = await connection.fetch("select to_regclass('queues_topology') is not null")
+    if not migrated:
         raise NotMigrated()

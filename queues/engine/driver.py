@@ -17,9 +17,10 @@ import select
 from collections.abc import Generator, Mapping
 from itertools import count
 from time import monotonic
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, LiteralString, Protocol, TypeVar
 
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, BaseConnection
+from psycopg.abc import Params
 from psycopg.adapt import Transformer
 from psycopg.errors import InvalidSqlStatementName, OperationalError, QueryCanceled, error_from_result
 from psycopg.generators import execute
@@ -71,7 +72,65 @@ class Rows:
         return self._rows
 
 
-class EngineConnection(AsyncConnection[TupleRow]):
+class PreparedStatements(BaseConnection[TupleRow]):
+    """A connection that runs named statements, prepared under names of its own, with all that psycopg's cursors cost
+    left out: their parameters and rows are adapted by one `Transformer`."""
+
+    #: Gives a named statement with numbers for its parameters.
+    numbered = staticmethod(numbered)
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._transformer = Transformer(self)
+        #: The names that statements are prepared under, by ours and the types of the parameters.
+        self._prepared_as: dict[tuple[str, tuple[int, ...] | None], bytes] = {}
+        self._numbers = count()
+
+    def forget_prepared(self) -> None:
+        """psycopg has deallocated all prepared statements, as when it rolls back."""
+        self._prepared_as.clear()
+
+    def ask(
+        self, name: str, parameters: Mapping[str, Any], binary: bool = False
+    ) -> Generator[Any, Any, list[TupleRow]]:
+        """Run a statement; returns its rows. For `wait`."""
+        server, transformer, (text, names, formats) = self.pgconn, self._transformer, self.numbered(name)
+        values = transformer.dump_sequence([parameters[name] for name in names], formats)
+        key, sent = (name, transformer.types), transformer.formats
+        while True:
+            prepared = self._prepared_as.get(key) or (yield from self.prepare(*key, text))
+            server.send_query_prepared(prepared, values, sent, Format.BINARY if binary else Format.TEXT)
+            try:
+                result = self._result_of((yield from execute(server)))
+            except InvalidSqlStatementName:  # psycopg has rolled back
+                self.forget_prepared()
+                if server.transaction_status != TransactionStatus.IDLE:
+                    raise
+            else:
+                break
+        transformer.set_pgresult(result)
+        rows = transformer.load_rows(0, result.ntuples, tuple)
+        transformer.set_pgresult(None)
+        return rows
+
+    def prepare(self, name: str, types: tuple[int, ...] | None, text: bytes) -> Generator[Any, Any, bytes]:
+        """Prepare a statement unless it is; returns the name that it is prepared under. For `wait`."""
+        if (prepared := self._prepared_as.get((name, types))) is None:
+            prepared = b"fivewire %d" % next(self._numbers)
+            self.pgconn.send_prepare(prepared, text, types)
+            self._result_of((yield from execute(self.pgconn)))
+            self._prepared_as[name, types] = prepared
+        return prepared
+
+    def _result_of(self, results: list[PGresult]) -> PGresult:
+        """The only result. Raises the error that it is."""
+        [result] = results
+        if result.status not in DONE:
+            raise error_from_result(result, self.info.encoding)
+        return result
+
+
+class EngineConnection(PreparedStatements, AsyncConnection[TupleRow]):
     """A connection that is used in one event loop. It must be closed: the loop keeps it otherwise."""
 
     #: The descriptor that is watched, and a way to ask whether it can be written to; -1 before the first wait.
@@ -89,13 +148,6 @@ class EngineConnection(AsyncConnection[TupleRow]):
     #: When (monotonic) others last had a turn.
     _turn = 0.0
 
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
-        self._transformer = Transformer(self)
-        #: The names that statements are prepared under, by ours and the types of the parameters.
-        self._prepared_as: dict[tuple[str, tuple[int, ...] | None], bytes] = {}
-        self._numbers = count()
-
     @property
     def descriptors(self) -> list[int]:
         """Its open descriptors."""
@@ -112,7 +164,8 @@ class EngineConnection(AsyncConnection[TupleRow]):
                 wanted = gen.send(ready)
         except StopIteration as end:
             if monotonic() - self._turn > TURN:
-                await self._give_turn()
+                await asyncio.sleep(0)
+                self._turn = monotonic()
             return end.value  # type: ignore[no-any-return]
         try:
             return await self._run(gen, wanted)
@@ -124,13 +177,13 @@ class EngineConnection(AsyncConnection[TupleRow]):
             self._turn = monotonic()
 
     async def run(self, name: str, parameters: Mapping[str, Any], *, binary: bool = False) -> Answer:
-        """Run a named statement, prepared, with all that psycopg's cursors cost left out; in a pipeline as they do.
-        With `binary` results are sent in that format. Raises psycopg.Error."""
+        """Run a named statement, prepared; in a pipeline by psycopg's cursors. With `binary` results are sent in that
+        format. Raises psycopg.Error."""
         if self.pgconn.pipeline_status:
             return await self.execute(statement(name), parameters, binary=binary)
         await self.lock.acquire()
         try:
-            return await self.wait(self._ask(name, parameters, binary))
+            return Rows(await self.wait(self.ask(name, parameters, binary)))
         finally:
             self.lock.release()
 
@@ -138,39 +191,13 @@ class EngineConnection(AsyncConnection[TupleRow]):
         self, name: str, parameters: Mapping[str, Any] | None = None, *, prepare: bool | None = None
     ) -> list[TupleRow]:
         """All rows of a named statement. Raises psycopg.Error."""
-        cursor = await self.execute(statement(name), parameters, prepare=prepare)
-        return await cursor.fetchall()
+        return await self.fetch(statement(name), parameters, prepare=prepare)
 
-    def _ask(self, name: str, parameters: Mapping[str, Any], binary: bool) -> Generator[Any, Any, Rows]:
-        server, transformer, (text, names, formats) = self.pgconn, self._transformer, numbered(name)
-        values = transformer.dump_sequence([parameters[name] for name in names], formats)
-        key, sent = (name, transformer.types), transformer.formats
-        while True:
-            if (prepared := self._prepared_as.get(key)) is None:
-                prepared = b"fivewire %d" % next(self._numbers)
-                server.send_prepare(prepared, text, key[1])
-                self._result_of((yield from execute(server)))
-                self._prepared_as[key] = prepared
-            server.send_query_prepared(prepared, values, sent, Format.BINARY if binary else Format.TEXT)
-            try:
-                result = self._result_of((yield from execute(server)))
-            except InvalidSqlStatementName:  # psycopg deallocates all prepared statements when it has rolled back
-                self._prepared_as.clear()
-                if server.transaction_status != TransactionStatus.IDLE:
-                    raise
-            else:
-                break
-        transformer.set_pgresult(result)
-        rows = transformer.load_rows(0, result.ntuples, tuple)
-        transformer.set_pgresult(None)
-        return Rows(rows)
-
-    def _result_of(self, results: list[PGresult]) -> PGresult:
-        """The only result. Raises the error that it is."""
-        [result] = results
-        if result.status not in DONE:
-            raise error_from_result(result, self.info.encoding)
-        return result
+    async def fetch(
+        self, query: LiteralString | bytes, parameters: Params | None = None, *, prepare: bool | None = None
+    ) -> list[TupleRow]:
+        """All rows of a statement. Raises psycopg.Error."""
+        return await (await self.execute(query, parameters, prepare=prepare)).fetchall()
 
     async def close(self) -> None:
         """Close it. What waits for a statement gets an error."""
@@ -182,10 +209,6 @@ class EngineConnection(AsyncConnection[TupleRow]):
             os.close(self._descriptor)
             self._descriptor = -1
         await super().close()
-
-    async def _give_turn(self) -> None:
-        await asyncio.sleep(0)
-        self._turn = monotonic()
 
     async def _cancel(self, gen: Generator[Any, Any, Any]) -> None:
         """End the statement at the server, and read what it has answered; if that fails the connection is closed, since

@@ -11,13 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any
 from weakref import WeakSet
 
 import psycopg
 
-from queues.engine.access import Grant
-from queues.engine.backpressure import Barriers, ReplyHolder, Saturation
+from queues.engine.backpressure import Barriers, Saturation
 from queues.engine.clients import Clients
 from queues.engine.clock import ServerClock, now
 from queues.engine.cluster import membership, periodic, reaper
@@ -30,7 +28,8 @@ from queues.engine.cluster.timeline import Timeline
 from queues.engine.connections import Connections
 from queues.engine.consume.deadlines import DeadlineTimer
 from queues.engine.consume.fetcher import Fetcher
-from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue
+from queues.engine.consume.local_queue import LocalQueue
+from queues.engine.consume.memory import FlowLimits
 from queues.engine.consume.registry import LocalQueues
 from queues.engine.consume.subscriptions import Subscriptions
 from queues.engine.database import Connection, check_server
@@ -42,9 +41,7 @@ from queues.engine.message import Counts
 from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
 from queues.engine.policies import Policies
-from queues.engine.publish.destination import Destination
 from queues.engine.publish.group_commit import PublishWriter
-from queues.engine.publish.publisher import Publisher
 from queues.engine.publish.route_tallies import RouteTallies
 from queues.engine.publish.routing import Routing
 from queues.engine.settle.writer import SettlementWriter
@@ -58,7 +55,8 @@ running: WeakSet[Engine] = WeakSet()
 
 
 class Engine:
-    """One process's engine. Sessions use the attributes and methods of the first section only."""
+    """One process's engine. Sessions use the attributes and methods of the first section only, and those of its parts
+    that `__init__` offers them."""
 
     def __init__(self, options: EngineOptions) -> None:
         self.options = options
@@ -83,7 +81,9 @@ class Engine:
             node, clock, counts, health, max_length, self._ready, self.maintenance.due_in, self.announcer.dead,
             self._settled,
         )  # fmt: skip
-        self.fetcher = Fetcher(options, node, counts, health, self.settlements.segments, lambda: not self.writer.idle)
+        self.fetcher = Fetcher(
+            FlowLimits(options), node, counts, health, self.settlements.segments, lambda: not self.writer.idle
+        )
         self.local_queues = LocalQueues(policies, connections, self.settlements, self.fetcher)
         self.subscriptions = Subscriptions(
             options, counts, node, policies, connections, self.local_queues, self.settlements, self.announcer,
@@ -96,7 +96,7 @@ class Engine:
         )  # fmt: skip
         #: The letters of named peers, in a process that serves some.
         self.mailboxes = MailboxService(
-            options, node, policies, counts, self.announcer.ready, self.settlements, self.progress
+            options, node, policies, counts, health, self.announcer.ready, self.settlements, self.progress
         )
         self.writing: Sequence[Writing] = self.writer, self.mailboxes
         #: Called with True when sockets should not be read, and with False when they may be again.
@@ -116,6 +116,22 @@ class Engine:
         self._deadlines = DeadlineTimer(
             self.local_queues.schedule.deliveries, health, lambda: self.saturation.reached or self.behind
         )
+        # Used by sessions, as its parts have it.
+        self.publisher = self.writer.publisher
+        self.settles = self.settlements.settles
+        self.hold = self.barriers.hold
+        self.unhold = self.barriers.unhold
+        self.check_saturation = self.saturation.check
+        self.authenticate = self.grants.authenticate
+        self.grant_named = self.grants.named
+        self.queue = self.local_queues.named
+        self.dead_letters = self.local_queues.dead_letters_of
+        self.with_consumers = self.local_queues.with_consumers
+        self.prefetched = self.local_queues.prefetched
+        self.request = connections.request
+        self.descriptors = connections.descriptors
+        #: A life has begun: every queue may have messages in the store.
+        self.look_again = self.local_queues.look_again
         self.jobs: Sequence[EngineJob] = self._all_jobs()
         self.supervisor = Supervisor(self, options, counts, health, node, connections)
 
@@ -165,10 +181,6 @@ class Engine:
         """Whether the database is there."""
         return self.connections.available
 
-    def publisher(self, destination: Destination, key: int | None = None) -> Publisher:
-        """The publisher of a producer for a destination; keep it and call its `publish` for every message."""
-        return self.writer.publisher(destination, key)
-
     @property
     def last_id(self) -> int:
         """The last message id that this process has stored or claimed, without its priority."""
@@ -198,66 +210,15 @@ class Engine:
         if self.settlements.unsettled < FEW_UNSETTLED:
             self.settlements.hurry()
 
-    def settles(self, round: int) -> bool:
-        """Whether a reply that answers something settled in this round must wait."""
-        return self.settlements.settles(round)
-
     def settling_of(self, buffer: LocalQueue) -> int:
         """The round of this queue's last acknowledgement: an audited queue is written by itself, and replies to it wait
         for its chain."""
         return self.settlements.round if buffer.audited is None else buffer.audited.settling
 
-    def hold(self, holder: ReplyHolder) -> None:
-        """Call `holder.release` after every commit and every settling until `unhold`."""
-        self.barriers.hold(holder)
-
-    def unhold(self, holder: ReplyHolder) -> None:
-        self.barriers.unhold(holder)
-
-    def check_saturation(self) -> None:
-        """Stop reading when too much waits for the database; sessions call it after each read that published."""
-        self.saturation.check()
-
-    async def authenticate(self, key: str, protocol: str, address: str = "") -> Grant | None:
-        """The grant of an API key, or None if it is not good for this protocol; `address` is the client's.
-
-        Raises StoreUnavailable.
-        """
-        return await self.grants.authenticate(key, protocol, address)
-
-    async def grant_named(self, name: str) -> Grant | None:
-        """The grant of the API key of this name; None if there is none. Raises StoreUnavailable."""
-        return await self.grants.named(name)
-
-    async def queue(self, name: str) -> LocalQueue:
-        """The queue of this name, to consume from. Raises QueueNotFound or StoreUnavailable."""
-        return await self.local_queues.named(name)
-
-    async def dead_letters(self, name: str) -> LocalDeadLetters:
-        """The dead letters of a queue, to consume from. Raises QueueNotFound or StoreUnavailable."""
-        return await self.local_queues.dead_letters_of(name)
-
     async def refresh(self, name: str) -> None:
         """Obey a queue's policy as it is now, not only once its change is heard of. Raises StoreUnavailable."""
         if ids := self.local_queues.ids_of(name):
             await self.reread(ids)
-
-    def with_consumers(self, queue: str) -> list[int]:
-        """First ids of the messages of a queue that consumers of this process have."""
-        return self.local_queues.with_consumers(queue)
-
-    def prefetched(self, queue: str, most: int) -> list[int]:
-        """First ids of messages of a queue that this process has for its next free consumers, the first `most`."""
-        return self.local_queues.prefetched(queue, most)
-
-    async def request(self, name: str, /, **parameters: Any) -> Any:
-        """Run one of the named statements outside the hot path, to its end even if the caller is cancelled. Raises
-        StoreUnavailable."""
-        return await self.connections.request(name, **parameters)
-
-    def descriptors(self) -> list[int]:
-        """The descriptors of its connections, which a forked child of this process must not keep open."""
-        return self.connections.descriptors()
 
     # Shown to operators.
 
@@ -343,7 +304,7 @@ class Engine:
         self._deadlines.start()
 
     async def begin_life(self) -> None:
-        """Become a node, on new connections."""
+        """Become a node, on new connections. Raises the error that makes the database unfit for use."""
         former = await self.connections.open()
         requests = self.connections["requests"]
         await check_server(requests)
@@ -354,7 +315,7 @@ class Engine:
         self._node.begin(*await membership.register(self.connections["liveness"], self.options))
         await self.connections["listener"].execute(f"listen {CHANNEL}".encode())
         self.routing.forget()
-        self.grants.forget_digests()
+        self.grants.look()
         await self._reread(requests, tuple(self.policies.by_id))
 
     def end_life(self) -> None:
@@ -363,10 +324,6 @@ class Engine:
         self.lines.forget()
         self.local_queues.lose_leases()
         self.mailboxes.lose_connections()
-
-    def look_again(self) -> None:
-        """A life has begun: every queue may have messages in the store."""
-        self.local_queues.look_again()
 
     async def stop(self, timeout: float = 10.0) -> None:
         """Write pending work, hand back held messages, and leave; at most `timeout` seconds."""
@@ -379,7 +336,8 @@ class Engine:
         self._deadlines.stop()
         await self.supervisor.stop(timeout * 0.2)
         if self.available and self.options.anchor_audit is not None:
-            await periodic.anchor_at_stop(self.options.anchor_audit, timeout * 0.1)
+            failed = "the audit chains were not signed at the stop"
+            await periodic.in_thread(self.options.anchor_audit, failed, timeout * 0.1)
         if self.available:
             with contextlib.suppress(TimeoutError, psycopg.Error, OSError):
                 async with asyncio.timeout(timeout * 0.1):

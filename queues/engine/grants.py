@@ -7,12 +7,11 @@ when a notification says that one has changed, and once a minute; sessions hear 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 from queues.engine.access import Grant, key_digest
-from queues.engine.clock import now
+from queues.engine.clock import now, wait_for
 from queues.engine.connections import Connections
 from queues.engine.database import Connection
 from queues.engine.health import Health
@@ -71,8 +70,8 @@ class Grants:
         return grant
 
     def look(self) -> None:
-        """A key is said to have changed: read the keys in use at once. A log-in under way reads its key again, as does
-        the next one with any key: its value may be another."""
+        """A key may have changed: read the keys in use at once. A log-in under way reads its key again, as does the
+        next one with any key: its value may be another."""
         self._changes += 1
         self._by_digest.clear()
         self._changed.set()
@@ -84,10 +83,6 @@ class Grants:
         self._by_digest = {digest: grant for digest, grant in self._by_digest.items() if grant.id != key}
         for changed in self.on_change:
             self._health.guard("session", None, changed, key)
-
-    def forget_digests(self) -> None:
-        """Notifications may have been missed: every key is read when it is next shown."""
-        self._by_digest.clear()
 
     async def run(self, connection: Connection) -> None:
         """Read the keys in use anew, for ever: at once, since a notification may have been missed while the database
@@ -102,9 +97,7 @@ class Grants:
             await self._note_uses(connection)
             self._by_digest.clear()  # a value that was accepted beside a new one may be so no longer
             await asyncio.sleep(GRANTS_APART)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), GRANTS)
-
+            await wait_for(self._changed, GRANTS)
 
     async def _note_uses(self, connection: Connection) -> None:
         """Write the last log-ins, at most once in `GRANTS` seconds."""

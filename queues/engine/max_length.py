@@ -61,5 +61,5 @@ async def _unpack(connection: Connection, queue: int, count: int) -> None:
 
 async def _excess(connection: Connection, queue: int) -> int:
     """The number of messages beyond a queue's maximum length."""
-    row = await (await connection.execute("select queues_room(%s)", (queue,))).fetchone()
-    return 0 if row is None or row[0] is None else max(0, -row[0])
+    [(room,)] = await connection.fetch("select queues_room(%s)", (queue,))
+    return 0 if room is None else max(0, -room)

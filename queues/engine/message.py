@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,16 +20,6 @@ STATEMENT_BYTES = 8 << 20
 #: Bytes of all bodies of a segment: it is read as a whole when it is claimed or settled, and written again when it is
 #: unpacked.
 MOST_SEGMENT_BYTES = 4 << 20
-
-
-class State(enum.IntEnum):
-    """The states of a stored message, as in `queues.models.State`."""
-
-    READY = 0
-    LEASED = 1
-    DELAYED = 2
-    DEAD = 3
-    DEAD_LEASED = 4
 
 
 class Content(enum.IntEnum):
@@ -110,27 +100,33 @@ class Failure:
     refuse: Callable[[], None] | None = None
 
 
+def _counter(text: str) -> Any:
+    return field(default=0, metadata={"text": text})
+
+
 @dataclass(slots=True)
 class Counts:
-    """Numbers since the start, for metrics."""
+    """Numbers since the start, for metrics, each with the text that explains it there."""
 
-    published: int = 0
-    dropped: int = 0
-    rejected: int = 0
-    acknowledged: int = 0
-    returned: int = 0
-    buried: int = 0
-    claimed: int = 0
-    expired: int = 0
-    transient_dropped: int = 0
-    reconnects: int = 0
-    rewritten: int = 0
-    dead_nodes: int = 0
-    silent_nodes: int = 0
-    batches: int = 0
-    stray_acks: int = 0
-    notifications_ignored: int = 0
-    notifications_failed: int = 0
+    published: int = _counter("Messages stored.")
+    dropped: int = _counter("Messages without a subscription, or dropped by a full queue.")
+    rejected: int = _counter("Messages refused by full queues or by PostgreSQL.")
+    claimed: int = _counter("Messages taken from the store into memory.")
+    acknowledged: int = _counter("Messages settled.")
+    returned: int = _counter("Deliveries that went back to their queues.")
+    buried: int = _counter("Messages that became dead letters.")
+    expired: int = _counter("Messages that outlived their time.")
+    transient_dropped: int = _counter("QoS 0 messages dropped.")
+    reconnects: int = _counter("Times the database was lost.")
+    rewritten: int = _counter(
+        "Times the database came back with another past, as after a failover or when a backup was restored."
+    )
+    dead_nodes: int = _counter("Dead nodes found.")
+    silent_nodes: int = _counter("Nodes whose process stood still for so long that their connection was ended.")
+    batches: int = _counter("Commits of publishes.")
+    stray_acks: int = _counter("Peerbus acknowledgements of unknown keys that have no row in the audit chain.")
+    notifications_ignored: int = _counter("Notifications that were malformed, of no known type, or instructions.")
+    notifications_failed: int = _counter("Notifications and instructions that could not be obeyed.")
 
 
 def statement_parts(rows: Iterable[Row], size: Callable[[Row], int]) -> Iterator[list[Row]]:

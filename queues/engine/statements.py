@@ -25,7 +25,7 @@ _PARAMETER: Final = re.compile(rb"%(?:%|\((\w+)\)([sbt]))")
 
 
 def array(values: Iterable[object]) -> str:
-    """Numbers, or plain words, as the text of a PostgreSQL array: the form that costs Python least."""
+    """Numbers, truths and None, or plain words, as the text of a PostgreSQL array: what costs Python least."""
     items = values if isinstance(values, list) else list(values)
     text = orjson.dumps(items)  # numbers alone are written thirty times as fast as by `str`
     return "{" + (",".join(map(str, items)) if b'"' in text else text[1:-1].decode()) + "}"

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import psycopg
@@ -63,44 +64,35 @@ class Writing(Protocol):
 
 
 class Supervised(Protocol):
-    """The supervised engine."""
+    """The supervised `Engine`, which says what each method does."""
 
     jobs: Sequence[EngineJob]
     writing: Sequence[Writing]
 
-    async def begin_life(self) -> None:
-        """All connections are open: become a node. Raises the error that makes the database unfit for use."""
-
-    def end_life(self) -> None:
-        """A connection is lost, and every lease with it: other nodes return them to their queues."""
-
-    def look_again(self) -> None:
-        """A life has begun: notifications may have been missed before."""
-
-    def progress(self) -> None:
-        """Something was committed, or given up."""
+    async def begin_life(self) -> None: ...
+    def end_life(self) -> None: ...
+    def look_again(self) -> None: ...
+    def progress(self) -> None: ...
 
 
+@dataclass(eq=False, repr=False)
 class Supervisor:
     """The lives of one engine."""
 
-    def __init__(
-        self, engine: Supervised, options: EngineOptions, counts: Counts, health: Health, node: LocalNode,
-        connections: Connections,
-    ) -> None:  # fmt: skip
-        self._engine = engine
-        self._options = options
-        self._counts = counts
-        self._health = health
-        self._node = node
-        self._connections = connections
-        #: The reason for the database's absence, without names of hosts and users.
-        self.away = "a connection is lost"
-        self._away_since = self._back_at = 0.0
-        #: The count of writes when the database last came back.
-        self._written_before = 0
-        self._patience = Patience()
-        self.task: asyncio.Task[None] | None = None
+    _engine: Supervised
+    _options: EngineOptions
+    _counts: Counts
+    _health: Health
+    _node: LocalNode
+    _connections: Connections
+    #: The reason for the database's absence, without names of hosts and users.
+    away: str = "a connection is lost"
+    _away_since: float = 0.0
+    _back_at: float = 0.0
+    #: The count of writes when the database last came back.
+    _written_before: int = 0
+    _patience: Patience = field(default_factory=Patience)
+    task: asyncio.Task[None] | None = None
 
     # Begin and end.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
 from queues.engine import LocalQueue, Push, PushConsumer, PushRun
@@ -107,6 +107,7 @@ class QueueConsumer(PushConsumer):
             pusher.grant(self, credits - self.credits)
 
 
+@dataclass(eq=False, repr=False)
 class ChannelConsumer:
     """The consumers of one channel. `receive` is called with pushed messages, `settle` may be called by any thread.
 
@@ -114,33 +115,25 @@ class ChannelConsumer:
     of what its prefetch count allows.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        receive: Callable[[list[Received]], None],
-        settle: Callable[[Received, Settlement], None],
-        lost: Callable[[], None],
-        paced: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._loop = loop
-        self._receive = receive
-        self.settle = settle
-        #: Tells that nothing more will come: the engine's thread has ended.
-        self.lose = lost
-        self._consumers: list[QueueConsumer] = []
-        self._outstanding = 0
-        self._window = WITHOUT_LIMIT
-        self._timer: asyncio.TimerHandle | None = None
-        self._ahead_buffer: PrefetchBuffer[Received] | None = None
-        #: Messages that may be pushed beyond the prefetch count.
-        self.ahead = 0
-        #: Bytes in the buffer when they were last counted, and those pushed since: it has no more.
-        self._ahead_bytes = 0
-        self._done = 0
-        #: How many were done between the last looks.
-        self._lately: deque[int] = deque(maxlen=LOOKS)
-        self._pace: asyncio.TimerHandle | None = None
-        self._paced = paced
+    _loop: asyncio.AbstractEventLoop
+    _receive: Callable[[list[Received]], None]
+    settle: Callable[[Received, Settlement], None]
+    #: Tells that nothing more will come: the engine's thread has ended.
+    lose: Callable[[], None]
+    _paced: Callable[[], None] = lambda: None
+    _consumers: list[QueueConsumer] = field(default_factory=list)
+    _outstanding: int = 0
+    _window: int = WITHOUT_LIMIT
+    _timer: asyncio.TimerHandle | None = None
+    _ahead_buffer: PrefetchBuffer[Received] | None = None
+    #: Messages that may be pushed beyond the prefetch count.
+    ahead: int = 0
+    #: Bytes in the buffer when they were last counted, and those pushed since: it has no more.
+    _ahead_bytes: int = 0
+    _done: int = 0
+    #: How many were done between the last looks.
+    _lately: deque[int] = field(default_factory=lambda: deque(maxlen=LOOKS))
+    _pace: asyncio.TimerHandle | None = None
 
     def read_ahead_into(self, buffer: PrefetchBuffer[Received]) -> None:
         """Push ahead into this buffer."""

@@ -10,12 +10,13 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 
 from django.db import DatabaseError, close_old_connections, connections
 from django.utils import timezone
 from psycopg.conninfo import make_conninfo
 
-from queues.celery.consumers.channel_consumer import QueueConsumer, Received, Settlement, acknowledge
+from queues.celery.consumers.channel_consumer import QueueConsumer, Received, acknowledge
 from queues.celery.consumers.engine_thread import open_channel
 from queues.celery.consumers.inbox import Inbox
 from queues.celery.django_tasks.running import Ending, run_task
@@ -69,7 +70,7 @@ class TaskWorker:
     def _take(self) -> None:
         while (received := self._inbox.get()) is not None:
             if self._stopping.is_set():
-                received.settle(_return)
+                received.settle(LocalQueue.hand_back)
             else:
                 self._threads.submit(self._work, received)
 
@@ -113,20 +114,9 @@ class TaskWorker:
             ending, why = run_task(id, self.name, last, self._using)
         except Exception:
             logger.exception("the state of the task %s could not be stored: it goes back to its queue", id)
-            received.settle(_return)
+            received.settle(LocalQueue.hand_back)
             return
         finally:
             if self._stopping.is_set():
                 connections.close_all()
-        received.settle(acknowledge if ending is Ending.DONE else _failed(why))
-
-
-def _return(buffer: LocalQueue, tag: int) -> None:
-    buffer.hand_back(tag)
-
-
-def _failed(why: str) -> Settlement:
-    def give_back(buffer: LocalQueue, tag: int) -> None:
-        buffer.give_back(tag, error=why)
-
-    return give_back
+        received.settle(acknowledge if ending is Ending.DONE else partial(LocalQueue.give_back, error=why))

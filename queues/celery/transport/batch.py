@@ -11,11 +11,8 @@ from queues.celery.transport.envelope import MessageRow
 class MessageStore(Protocol):
     """A channel, as a batch uses it."""
 
-    def rows(self, message: dict[str, Any], exchange: str, routing_key: str) -> list[MessageRow]:
-        """Return a row for each queue that the message reaches."""
-
-    def store(self, rows: Sequence[MessageRow]) -> bool:
-        """Store messages in one transaction."""
+    def rows(self, message: dict[str, Any], exchange: str, routing_key: str) -> list[MessageRow]: ...
+    def store(self, rows: Sequence[MessageRow]) -> bool: ...
 
 
 class PublishBatch:
@@ -41,5 +38,4 @@ class PublishBatch:
     def discard(self) -> None:
         self._rows.clear()
 
-    def close(self) -> None:
-        self._rows.clear()
+    close = discard

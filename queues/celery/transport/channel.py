@@ -12,13 +12,14 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from amqp.protocol import queue_declare_ok_t  # type: ignore[import-untyped]
 from kombu.transport.base import StdChannel, to_rabbitmq_queue_arguments
 from kombu.utils.uuid import uuid
 
-from queues.celery.consumers.channel_consumer import ChannelConsumer, QueueConsumer, Received, acknowledge
+from queues.celery.consumers.channel_consumer import ChannelConsumer, QueueConsumer, Received, Settlement, acknowledge
 from queues.celery.consumers.engine_thread import EngineThread, open_channel
 from queues.celery.consumers.inbox import Inbox
 from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
@@ -41,10 +42,13 @@ DEFAULT_PRIORITY = 0
 #: The states of messages that wait: what a purge removes.
 WAITING = (0, 2)
 PURGED, PURGED_AT_ONCE = 2, 1000
+#: Settlements of deliveries that a consumer does not want.
+REQUEUE = partial(LocalQueue.give_back, error="requeued by the consumer")
+REJECT = partial(LocalQueue.bury, error="rejected by the consumer")
 
 
 class Connection(Protocol):
-    """The transport, as its channels use it: kombu calls it a connection, too."""
+    """The transport, as its channels use it, where each method is told of: kombu calls it a connection, too."""
 
     database: StoreConnection
     exchanges: Exchanges
@@ -56,23 +60,12 @@ class Connection(Protocol):
     #: Queues whose consumers are given messages that no Celery client has published, too.
     foreign: frozenset[str]
 
-    def flush(self) -> None:
-        """Wait until everything published is stored."""
-
-    def tell_dropped(self, queue: str) -> None:
-        """Log, once a queue, that a message to a missing queue is dropped."""
-
-    def step_soon(self, channel: Channel) -> None:
-        """Have `Channel.step` called soon; any thread may."""
-
-    def add_direct(self, consumer: DirectConsumer) -> None:
-        """Read a temporary queue for a consumer."""
-
-    def remove_direct(self, consumer: DirectConsumer) -> None:
-        """End `add_direct`."""
-
-    def close_channel(self, channel: Any) -> None:
-        """Forget a channel."""
+    def flush(self) -> None: ...
+    def tell_dropped(self, queue: str) -> None: ...
+    def step_soon(self, channel: Channel) -> None: ...
+    def add_direct(self, consumer: DirectConsumer) -> None: ...
+    def remove_direct(self, consumer: DirectConsumer) -> None: ...
+    def close_channel(self, channel: Any) -> None: ...
 
 
 @dataclass(slots=True)
@@ -86,25 +79,6 @@ class DeclaredConsumer:
     auto_delete: bool = False
     direct: DirectConsumer | None = None
     engaged: QueueConsumer | None = None
-
-
-def _requeue(buffer: LocalQueue, tag: int) -> None:
-    buffer.give_back(tag, error="requeued by the consumer")
-
-
-def _refuse(buffer: LocalQueue, tag: int) -> None:
-    buffer.bury(tag, "rejected by the consumer")
-
-
-def _return(buffer: LocalQueue, tag: int) -> None:
-    buffer.hand_back(tag)
-
-
-def _bury(why: str) -> Callable[[LocalQueue, int], None]:
-    def bury(buffer: LocalQueue, tag: int) -> None:
-        buffer.bury(tag, why)
-
-    return bury
 
 
 @contextlib.contextmanager
@@ -173,21 +147,17 @@ class Channel(StdChannel):
             self._transport.database.query("declare", **parameters)
             if parameters["expires"] is not None:
                 temporary.sweep(self._transport.database)
-            if not self._is_there(queue):  # it was just being dropped as unused
+            if not self._transport.database.query("plan", name=queue):  # it was just being dropped as unused
                 self._transport.database.query("declare", **parameters)
             self._transport.declared.add(parameters)
         _, _, _, ready, consumers = self._find(queue)
         return queue_declare_ok_t(queue, ready, consumers)
 
-    def _is_there(self, queue: str) -> bool:
-        return bool(self._transport.database.query("plan", name=queue))
-
     def _find(self, queue: str) -> tuple[int, bool, bool, int, int]:
         found = self._transport.database.query("queue", name=queue, lock_class=temporary.LOCK_CLASS)
         if not found:
             raise NoSuchQueue(queue)
-        id, is_temporary, auto_delete, ready, consumers = found[0]
-        return id, is_temporary, auto_delete, ready, consumers
+        return found[0]
 
     def queue_bind(self, queue: str, exchange: str = "", routing_key: str = "", **_: Any) -> None:
         if exchange:  # to the default one every queue is bound by its name
@@ -324,7 +294,7 @@ class Channel(StdChannel):
         if consumer.engaged is not None and self._channel_consumer is not None and self._thread is not None:
             self._thread.call(self._channel_consumer.remove, consumer.engaged)
             for received in self._prefetched.remove(lambda received: received.consumer is consumer.engaged):
-                received.settle(_return)
+                received.settle(LocalQueue.hand_back)
         transport = self._transport
         if consumer.direct is not None:
             transport.remove_direct(consumer.direct)
@@ -379,7 +349,7 @@ class Channel(StdChannel):
     def _deliver(self, received: Received) -> None:
         consumer = self._consumers.get(received.consumer.tag)
         if consumer is None or self._thread is None:  # it has left meanwhile
-            received.settle(_return)
+            received.settle(LocalQueue.hand_back)
             return
         message = self._message(received, consumer.no_ack)
         if message is not None:
@@ -395,7 +365,7 @@ class Channel(StdChannel):
                 received.consumer.queue, id, payload, headers, content, attempts, tag, received.consumer.tag
             )
         except Unreadable as error:
-            received.settle(_bury(str(error)))
+            received.settle(partial(LocalQueue.bury, error=str(error)))
             return None
         if no_ack:
             received.settle(acknowledge)
@@ -453,15 +423,15 @@ class Channel(StdChannel):
         One that `basic_get` has got goes back to its place, as if it had only been looked at: Celery's ``rpc://``
         results rely on it.
         """
-        given_back = _return if delivery_tag in self._got else _requeue
-        self._settle(delivery_tag, given_back if requeue else _refuse)
+        given_back = LocalQueue.hand_back if delivery_tag in self._got else REQUEUE
+        self._settle(delivery_tag, given_back if requeue else REJECT)
 
     def basic_recover(self, requeue: bool = True) -> None:
         """Return unacknowledged messages to their places."""
         for tag in tuple(self._unsettled):
-            self._settle(tag, _return)
+            self._settle(tag, LocalQueue.hand_back)
 
-    def _settle(self, tag: int, how: Callable[[LocalQueue, int], Any]) -> None:
+    def _settle(self, tag: int, how: Settlement) -> None:
         received = self._unsettled.pop(tag, None)
         if received is not None:
             self._got.discard(tag)
@@ -481,7 +451,7 @@ class Channel(StdChannel):
                 self.basic_cancel(tag)
         self.basic_recover()
         while (received := self._prefetched.get()) is not None:
-            received.settle(_return)
+            received.settle(LocalQueue.hand_back)
         if self._channel_consumer is not None and self._thread is not None:
             self._thread.call(self._thread.forget, self._channel_consumer)
         transport.close_channel(self)

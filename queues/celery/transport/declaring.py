@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from queues.addresses import queue_problem
@@ -72,10 +72,7 @@ class Declared:
             database.query("declare", **parameters)
             for binding in tuple(self._bindings):  # a publishing thread may be here
                 if binding.queue == queue:
-                    database.query(
-                        "bind", exchange=binding.exchange, type=binding.type, routing_key=binding.routing_key,
-                        queue=queue,
-                    )  # fmt: skip
+                    database.query("bind", **asdict(binding))
         return True
 
 

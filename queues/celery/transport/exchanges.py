@@ -40,7 +40,7 @@ class Exchanges:
         self._types[exchange] = type
 
     def _type_of_bindings(self, exchange: str) -> str | None:
-        return next((type for type, _, _ in self._database.query("bindings", exchange=exchange)), None)
+        return next((type for type, _, _ in self._database.query("routed", exchange=exchange, routing_key=None)), None)
 
     def delete(self, exchange: str) -> None:
         self._types.pop(exchange, None)
@@ -69,10 +69,6 @@ class Exchanges:
                 else:
                     reached[binding.queue] = None  # publishing restores it
         return list(reached)
-
-    def bindings(self, exchange: str) -> list[tuple[str, str]]:
-        """Routing key and queue of each binding."""
-        return [(key, queue) for _, key, queue in self._database.query("bindings", exchange=exchange)]
 
 
 def _matches(type: str, pattern: str, routing_key: str) -> bool:

@@ -126,8 +126,10 @@ class ConnectionPublisher:
             if len(rows) == 1:
                 stored = self._database.query("store_one", version=version, **_values(rows[0], plans[0]))
             else:
-                columns = _columns(rows, plans)
-                stored = self._database.query("store", version=version, announce=self._announces(plans), **columns)
+                stored = self._database.query(
+                    "store", version=version, announce=self._announces(plans), queues=[plan.id for plan in plans],
+                    ttls=[_lifetime(row, plan) for row, plan in zip(rows, plans, strict=True)], **_columns(rows),
+                )  # fmt: skip
             if stored:
                 break
             self._plans.clear()  # the topology has moved on
@@ -164,20 +166,12 @@ def store_routed(
 
     Returns queues in which messages became ready, with the first position in each: to be announced after the commit.
     """
-    parameters = {
-        "bodies": [row.payload for row in rows],
-        "keys": [row.key for row in rows],
-        "headers": text_array(row.headers for row in rows),
-        "delays": [row.delay for row in rows],
-        # There a time to live begins when the delay has ended.
-        "ttls": [None if row.ttl is None else max(row.ttl - row.delay, SHORTEST) for row in rows],
-        "attempts": [None] * len(rows),
-        "priorities": [row.priority for row in rows],
-        "contents": [row.content for row in rows],
-    }
+    # There a time to live begins when the delay has ended.
+    ttls = [None if row.ttl is None else max(row.ttl - row.delay, SHORTEST) for row in rows]
     [(exists, _, full, dropping, stored, ready, _)] = query(
-        "publish_routed", kind="queue", name=queue, exact=exact, **parameters
-    )
+        "publish_routed", kind="queue", name=queue, exact=exact, ttls=ttls, attempts=[None] * len(rows),
+        **_columns(rows),
+    )  # fmt: skip
     if not exists:
         raise NoSuchQueue(queue)
     if full:
@@ -192,15 +186,13 @@ def store_routed(
     return again | {int(queue): first for queue, first in (ready or {}).items()}
 
 
-def _columns(rows: Sequence[MessageRow], plans: Sequence[QueuePlan]) -> dict[str, Any]:
-    """The rows as store.sql wants them: a list a column."""
+def _columns(rows: Sequence[MessageRow]) -> dict[str, Any]:
+    """What store.sql and publish_routed.sql want of the rows alike: a list a column."""
     return {
-        "queues": [plan.id for plan in plans],
         "bodies": [row.payload for row in rows],
         "keys": [row.key for row in rows],
         "headers": text_array(row.headers for row in rows),
         "delays": [row.delay for row in rows],
-        "ttls": [_lifetime(row, plan) for row, plan in zip(rows, plans, strict=True)],
         "priorities": [row.priority for row in rows],
         "contents": [row.content for row in rows],
     }

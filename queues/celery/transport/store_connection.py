@@ -12,24 +12,20 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from itertools import count
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg import Connection, generators
-from psycopg.adapt import Transformer
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.errors import error_from_result
-from psycopg.pq.abc import PGresult
 from psycopg.rows import TupleRow
 
 from queues.celery.consumers.fork_safety import watch
 from queues.celery.transport.errors import DatabaseUnavailable, connection_errors, raise_unavailable
-from queues.celery.transport.statements import numbered, statement
+from queues.celery.transport.statements import numbered
 from queues.database import KEEPALIVES, defaults_for_hosts
 from queues.engine.cluster.notifications.formats import SendableHint
 from queues.engine.database import SESSION_SETTINGS, startup_options
-from queues.engine.driver import DONE
+from queues.engine.driver import PreparedStatements
 from queues.engine.statements import array
 
 T = TypeVar("T")
@@ -44,9 +40,10 @@ PATIENCE = 60.0
 LOOK = 0.1
 
 
-class BoundedConnection(Connection[TupleRow]):
+class BoundedConnection(PreparedStatements, Connection[TupleRow]):
     """A connection that waits for the server until its deadline: a host that has vanished blocks no caller for ever."""
 
+    numbered = staticmethod(numbered)
     #: On the monotonic clock; None: no limit.
     deadline: float | None = None
     #: Whether this process is a child of the one that opened it.
@@ -165,13 +162,9 @@ class StoreConnection:
         self.on_news: Callable[[int], None] = lambda queue: None
         #: Whether commits wait for the disk.
         self.durable = durable
-        #: The names that statements are prepared under, by ours and the types of the parameters.
-        self._prepared: dict[tuple[str, tuple[int, ...] | None], bytes] = {}
-        self._numbers = count()
         with connection_errors():
             self._connection = self._connect(conninfo, timeout, settings)
         self._connection.prepared_max = None
-        self._transformer = Transformer(self._connection)
         #: Channels of notifications that came during a statement.
         self._heard: deque[str] = deque()
         heard = self._heard
@@ -225,37 +218,9 @@ class StoreConnection:
     def query(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run a named statement in a transaction of its own; returns its rows."""
         with self._asking as connection:
-            server, transformer, (text, names, formats) = connection.pgconn, self._transformer, numbered(name)
-            values = transformer.dump_sequence([parameters[name] for name in names], formats)
-            sent = transformer.formats
-            prepared = self._prepare(connection, name, text, transformer.types)
-            server.send_query_prepared(prepared, values, sent)
-            transformer.set_pgresult(result := self._result_of(connection))
-            rows = transformer.load_rows(0, result.ntuples, tuple)
-            transformer.set_pgresult(None)
+            rows = connection.wait(connection.ask(name, parameters))
             self._tell()
             return rows
-
-    def _prepare(
-        self, connection: BoundedConnection, name: str, text: bytes, types: tuple[int, ...] | None = None
-    ) -> bytes:
-        """The name that a statement is prepared under. All that psycopg's cursors do besides costs as much as the
-        server needs for the statement."""
-        if (prepared := self._prepared.get((name, types))) is None:
-            prepared = b"fivewire %d" % next(self._numbers)
-            connection.pgconn.send_prepare(prepared, text, types)
-            self._result_of(connection)
-            self._prepared[name, types] = prepared
-        return prepared
-
-    @staticmethod
-    def _result_of(connection: BoundedConnection) -> PGresult:
-        """The only result. Raises the error that it is."""
-        result: PGresult
-        [result] = connection.wait(generators.execute(connection.pgconn))
-        if result.status not in DONE:
-            raise error_from_result(result, connection.info.encoding)
-        return result
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -264,8 +229,7 @@ class StoreConnection:
             with self._asking as connection, connection.transaction():
                 yield
         except BaseException:
-            # psycopg deallocates all prepared statements when it rolls back, unless it knows of none.
-            self._prepared.clear()
+            self._connection.forget_prepared()
             raise
 
     def within(self, seconds: float | None) -> TimeLimit:
@@ -276,7 +240,7 @@ class StoreConnection:
         """Send a named statement with parameters $1 and so on, without waiting; a failure is not reported."""
         with self._asking as connection:
             self._tell()
-            server, prepared = connection.pgconn, self._prepare(connection, name, statement(name))
+            server, prepared = connection.pgconn, connection.wait(connection.prepare(name, None, numbered(name).text))
             server.send_query_prepared(prepared, [parameter.encode() for parameter in parameters])
             server.flush()
             connection.posting()
@@ -290,14 +254,10 @@ class StoreConnection:
 
     # Notifications.
 
-    def listen(self, queue: int) -> None:
-        """Call `on_news` when a message is stored in this queue."""
+    def listen(self, queue: int, command: str = "listen") -> None:
+        """Call `on_news` when a message is stored in this queue; with "unlisten" no longer."""
         with self._asking as connection:
-            connection.execute(f'listen "{CHANNEL}{queue}"'.encode())
-
-    def unlisten(self, queue: int) -> None:
-        with self._asking as connection:
-            connection.execute(f'unlisten "{CHANNEL}{queue}"'.encode())
+            connection.execute(f'{command} "{CHANNEL}{queue}"'.encode())
 
     def hear(self) -> None:
         """Read the notifications that have come. Raises DatabaseUnavailable when the connection is lost."""

@@ -10,7 +10,6 @@ from queues.celery.transport.declaring import Declared
 from queues.celery.transport.envelope import MessageRow
 from queues.celery.transport.errors import NoSuchQueue
 from queues.celery.transport.publishing import PublishPath, by_queue, store_routed
-from queues.celery.transport.statements import statement
 from queues.celery.transport.store_connection import StoreConnection
 
 
@@ -61,20 +60,16 @@ class DjangoPublisher:
                 self._store_in(queue, rows)
 
     def _store_in(self, queue: str, rows: Sequence[MessageRow]) -> None:
+        from queues.store import announce_ready, query
+
+        def ask(name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
+            return query(name, self._alias, **parameters)
+
         try:
-            ready = store_routed(self._query, queue, rows, False)
+            ready = store_routed(ask, queue, rows, False)
         except NoSuchQueue:
             # One that others still see was deleted by this very transaction, and making it would wait for its end.
             if self._database.query("plan", name=queue) or not self._declared.restore(self._database, queue):
                 raise
-            ready = store_routed(self._query, queue, rows, False)
-        from queues.store import announce_ready
-
+            ready = store_routed(ask, queue, rows, False)
         announce_ready(self._alias, ready)
-
-    def _query(self, name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
-        from django.db import connections
-
-        with connections[self._alias].cursor() as cursor:
-            cursor.execute(statement(name).decode(), parameters)
-            return cursor.fetchall()  # type: ignore[no-any-return]

@@ -193,7 +193,7 @@ class Transport(base.Transport):
         if not consumers:
             del self._direct[consumer.queue]
             if self.database.usable:
-                self.database.unlisten(consumer.queue)
+                self.database.listen(consumer.queue, "unlisten")
 
     def _hear(self, queue: int) -> None:
         for consumer in self._direct.get(queue, ()):

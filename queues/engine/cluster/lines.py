@@ -6,8 +6,6 @@ waits here until what the former consumer had is in the store.
 
 from __future__ import annotations
 
-import asyncio
-
 from queues.connection_ids import connection_id
 from queues.engine.consume.line import Connected
 from queues.engine.consume.local_queue import LocalQueue, QueueSchedule
@@ -29,57 +27,53 @@ class Lines:
     def __init__(self, node: LocalNode, schedule: QueueSchedule) -> None:
         self._node = node
         self._changes = schedule.lines
-        #: Local queues with a single active consumer, and numbers to remove: again, if a statement fails.
-        self._queues: dict[LocalQueue, None] = {}
-        self._gone: list[int] = []
 
     async def run(self, connection: Connection) -> None:
         """Keep the table for ever; ends by an exception when the connection is lost, and may be run again."""
-        self._changes.look()
+        pause: float | None = 0.0
         while True:
-            await self._changes.wait(LOOK if self._queues else None)
-            await self.write(connection)
+            await self._changes.wait(pause)
+            pause = await self.write(connection)
 
-    async def write(self, connection: Connection) -> None:
-        """Write what has changed, and see which consumers are active."""
-        changed, gone = self._changes.take()
-        self._gone += gone
-        for queue in changed:
-            self._queues[queue] = None
-            self._hand_over(queue)
-        self._queues = {queue: None for queue in self._queues if queue.line is not None}
-        if self._gone:
+    async def write(self, connection: Connection) -> float | None:
+        """Write what has changed, and see which consumers are active. Returns the seconds until this is to be done
+        again; None: when something has changed."""
+        changes = self._changes
+        for queue in [queue for queue in changes.queues if queue.line is None]:
+            changes.drop(queue)
+        pause = min(map(self._hand_over, changes.queues), default=None)
+        if changes.gone:
             await self._leave(connection)
-        if coming := [(queue, one) for queue in self._queues if queue.line for one in queue.line.newcomers]:
+        if coming := [(queue, one) for queue in changes.queues if queue.line for one in queue.line.newcomers]:
             await self._join(connection, coming)
-        if any(queue.awaits_turn for queue in self._queues):
+        if any(queue.awaits_turn for queue in changes.queues):
             await self._look(connection)
+        return pause
 
     def look(self) -> None:
         """Another consumer of some queue is active now."""
-        if self._queues:
+        if self._changes.queues:
             self._changes.look()
 
     def forget(self) -> None:
         """The node has ended, and its rows with it."""
         self._changes.forget()
-        self._gone.clear()
 
-    def _hand_over(self, queue: LocalQueue) -> None:
-        """If the active consumer has ended, and nothing of what it had is under way, the next one may have its turn."""
+    def _hand_over(self, queue: LocalQueue) -> float:
+        """If the active consumer has ended, and nothing of what it had is under way, the next one may have its turn.
+        Returns the seconds until the queue is to be looked at again."""
         if queue.line is None or queue.line.former is None:
-            return
+            return LOOK
         if number := queue.hand_over():
-            self._gone.append(number)
-        else:
-            pause = FINISHING if queue.unacked else SOON
-            asyncio.get_running_loop().call_later(pause, self._changes.note, queue)
+            self._changes.gone.append(number)
+            return LOOK
+        return FINISHING if queue.unacked else SOON
 
     async def _leave(self, connection: Connection) -> None:
-        leaving = self._gone[:MOST]
+        leaving = self._changes.gone[:MOST]
         await connection.execute(statement("leave_lines"), {"numbers": array(leaving), "node": self._node.id})
-        del self._gone[: len(leaving)]
-        if self._gone:
+        self._changes.removed(len(leaving))
+        if self._changes.gone:
             self._changes.look()
 
     async def _join(self, connection: Connection, newcomers: list[tuple[LocalQueue, object]]) -> None:
@@ -101,6 +95,6 @@ class Lines:
 
     async def _look(self, connection: Connection) -> None:
         active: dict[int, int] = dict(await connection.rows("active_consumers", {"node": self._node.id}))
-        for queue in self._queues:
+        for queue in self._changes.queues:
             if queue.awaits_turn:
                 queue.obey_line(active.get(queue.id))

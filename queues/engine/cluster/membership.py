@@ -35,10 +35,9 @@ async def register(connection: Connection, options: EngineOptions) -> tuple[int,
     """Make a row for this process and hold its lock on `connection`, whose end is the node's end. Returns the node's
     id, and a message's that is lower than all that it will store."""
     async with connection.transaction():
-        row = await (await connection.execute("select nextval('queues_node_id_seq')::int")).fetchone()
-        assert row is not None
-        await connection.execute("select pg_advisory_lock(%s, %s)", (LOCK_CLASS, row[0]))
-        parameters = {"id": row[0], "name": options.name, "host": options.host, "pid": options.pid}
+        [(id,)] = await connection.fetch("select nextval('queues_node_id_seq')::int")
+        await connection.execute("select pg_advisory_lock(%s, %s)", (LOCK_CLASS, id))
+        parameters = {"id": id, "name": options.name, "host": options.host, "pid": options.pid}
         [(node, first)] = await connection.rows("register_node", parameters)
     return node, first
 

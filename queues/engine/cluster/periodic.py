@@ -11,13 +11,12 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 from psycopg.errors import LockNotAvailable
 
 from queues.engine import audit
-from queues.engine.clock import now
+from queues.engine.clock import now, wait_for
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of
 from queues.engine.health import Health, Trouble
@@ -56,13 +55,13 @@ LARGE, SHORT_TURN = 64 << 20, 1.0
 FOLDS_BEHIND = 30
 
 
-async def anchor_at_stop(anchor: Callable[[], None], patience: float) -> None:
-    """Have the recorded rows signed, in a thread: the engine has written its last row."""
+async def in_thread(work: Callable[[], None], failed: str, patience: float | None = None) -> None:
+    """Have something done in a thread. Its failure is logged, and told by `failed`: the next turn does the rest."""
     try:
         async with asyncio.timeout(patience):
-            await asyncio.to_thread(anchor)
-    except Exception as error:  # the next upkeep of any node signs it
-        logger.error("the audit chains were not signed at the stop: %s", str(error) or type(error).__name__)
+            await asyncio.to_thread(work)
+    except Exception as error:
+        logger.error("%s: %s", failed, str(error).strip() or type(error).__name__)
 
 
 class Maintenance:
@@ -119,9 +118,7 @@ class Maintenance:
         self._next_look = min(self._next_look, now() + seconds)
         while (left := self._next_look - now()) > 0:
             self._sooner.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await self._sooner.wait()
+            await wait_for(self._sooner, left)
 
     async def _promote(self, connection: Connection, since: str) -> Rows:
         """Make due messages ready, unless another node is doing it."""
@@ -145,20 +142,14 @@ class Maintenance:
         look_after = self.options.look_after_audit
         while look_after is not None:
             await asyncio.sleep(self.options.audit_interval)
-            try:
-                await asyncio.to_thread(look_after)
-            except Exception as error:  # the next turn does the rest
-                logger.error("maintenance of the audit chains failed: %s", error)
+            await in_thread(look_after, "maintenance of the audit chains failed")
 
     async def keep_samples(self, _: Connection) -> None:
         """Have the queues' history noted at the beginning of each minute, in a thread."""
         take_sample = self.options.take_sample
         while take_sample is not None:
             await asyncio.sleep(SAMPLES - time.time() % SAMPLES + random.uniform(0, SPREAD))
-            try:
-                await asyncio.to_thread(take_sample)
-            except Exception as error:  # the next minute's sample covers this one too
-                logger.warning("no sample of the queues was taken: %s", str(error).strip() or type(error).__name__)
+            await in_thread(take_sample, "no sample of the queues was taken")  # the next one covers this minute too
 
     async def sweep(self, connection: Connection) -> None:
         """Every second: remove expired messages, fold tallies."""

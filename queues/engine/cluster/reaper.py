@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any
 
 from queues.engine.cluster.notifications.channel import Announcer
+from queues.engine.cluster.notifications.formats import Gone
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of
 from queues.engine.health import Health
@@ -78,8 +79,8 @@ async def settle_predecessors(
                     raise
                 health.isolate("dead node", error, node=node)
                 deadline = 0.0
-        cursor = await connection.execute("select pid from queues_node where host = %s", (host,))
-        dying = [pid for (pid,) in await cursor.fetchall() if pid == os.getpid() or not _is_alive(pid)]
+        pids_here = await connection.fetch("select pid from queues_node where host = %s", (host,))
+        dying = [pid for (pid,) in pids_here if pid == os.getpid() or not _is_alive(pid)]
         if len(dying) == 0 or monotonic() > deadline:
             return
         await asyncio.sleep(0.02)
@@ -104,11 +105,8 @@ async def reap(connection: Connection, node: int, health: Health) -> bool:
 
     async def take(which: dict[str, Any], step: Callable[[dict[str, Any]], Awaitable[bool]]) -> Rows:
         async with connection.transaction():
-            cursor = await connection.execute("select pg_try_advisory_xact_lock(%s, %s)", (LOCK_CLASS, node))
-            row = await cursor.fetchone()
-            if row is None or not row[0]:
-                return [(False,)]
-            return [(await step(which),)]
+            [(dead,)] = await connection.fetch("select pg_try_advisory_xact_lock(%s, %s)", (LOCK_CLASS, node))
+            return [(dead and await step(which),)]
 
     async def unpack(which: dict[str, Any]) -> bool:
         await _await_transactions(connection, node)
@@ -170,7 +168,7 @@ async def _forget(
                 news.dead(queue) if dead else news.ready(queue, low)
     whole = which is None or which["ids"] is None
     if whole and not left:
-        news.gone(node)
+        news.say(Gone(node))
         await connection.execute(statement("close_mailboxes"), {"node": node}, prepare=False)
         await connection.execute(statement("leave_lines"), {"node": node, "numbers": None}, prepare=False)
         await connection.execute("delete from queues_interest where node_id = %s", (node,))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 
 from queues.engine.clock import now
@@ -31,18 +32,15 @@ MANY = 1000
 UNTIDY = 60.0
 
 
+@dataclass(eq=False, repr=False)
 class Tidying:
     """The job's state. `turn` is held while statements go to the connection that several jobs share."""
 
-    def __init__(
-        self, node: LocalNode, health: Health, local_queues: LocalQueues, fetcher: Fetcher, turn: asyncio.Lock
-    ) -> None:
-        self._node = node
-        self._health = health
-        self._local_queues = local_queues
-        self._schedule = local_queues.schedule
-        self._fetcher = fetcher
-        self._turn = turn
+    _node: LocalNode
+    _health: Health
+    _local_queues: LocalQueues
+    _fetcher: Fetcher
+    _turn: asyncio.Lock
 
     async def run(self, connection: Connection) -> None:
         """Tidy for ever; ends by an exception when the connection is lost."""
@@ -64,7 +62,7 @@ class Tidying:
     def _cold(self, time: float) -> list[LocalQueue]:
         """Empty the buffers that are not consumed from any more, or too slowly; those that are due again are noted."""
         cold: list[LocalQueue] = []
-        for at, buffer in self._schedule.idle.due(time):
+        for at, buffer in self._local_queues.schedule.idle.due(time):
             if not buffer.interest.begin_look(at):
                 continue
             if not buffer.interest.is_cold(time):

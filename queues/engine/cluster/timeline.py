@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -45,70 +46,33 @@ class Reading(NamedTuple):
     clock: float
 
 
-class History:
-    """The past as this process knows it."""
+async def read(connection: Connection) -> Reading:
+    """Look at the store."""
+    system = None
+    [(shown,)] = await connection.fetch("select has_function_privilege('pg_control_system()', 'execute')")
+    if shown:
+        [(system,)] = await connection.fetch("select system_identifier from pg_control_system()")
+    before = now()
+    [(timeline, database, table, last_id, log_position, time)] = await connection.rows("history")
+    return Reading(system, timeline, database, table, last_id, log_position, time - before)
 
-    def __init__(self) -> None:
-        self._known: Reading | None = None
-        self._last_id = 0
-        self._broken_by: str | None = None
 
-    async def read(self, connection: Connection) -> Reading:
-        """Look at the store."""
-        query = "select has_function_privilege('pg_control_system()', 'execute')"
-        row = await (await connection.execute(query)).fetchone()
-        system = None
-        if row is not None and row[0]:
-            row = await (await connection.execute("select system_identifier from pg_control_system()")).fetchone()
-            system = None if row is None else row[0]
-        before = now()
-        row = await (await connection.execute(statement("history"))).fetchone()
-        assert row is not None
-        timeline, database, table, last_id, log_position, time = row
-        return Reading(system, timeline, database, table, last_id, log_position, time - before)
-
-    def saw(self, last_id: int) -> None:
-        """A message had this id, without its priority."""
-        self._last_id = max(self._last_id, last_id)
-
-    def know(self, reading: Reading) -> None:
-        """From now on this is the past."""
-        self._known, self._broken_by = reading, None
-        self.saw(reading.last_id)
-
-    def check(self, reading: Reading) -> str | None:
-        """Call `broken_by`, whose first finding is the answer until `know`: the work that follows hides the reason,
-        and may be cut off."""
-        self._broken_by = self._broken_by or self.broken_by(reading)
-        return self._broken_by
-
-    def broken_by(self, reading: Reading) -> str | None:
-        """The sign that the store has another history than the known one, or None: none was found."""
-        known = self._known
-        if known is None:
-            return None
-        for name, before, after in (
-            ("system identifier", known.system, reading.system),
-            ("timeline", known.timeline, reading.timeline),
-            ("database", known.database, reading.database),
-            ("table of messages", known.table, reading.table),
-        ):
-            if before is not None and after is not None and before != after:
-                return f"another {name}: {before} before, {after} now"
-        if reading.last_id + ROWS_PER_STATEMENT <= self._last_id:
-            return f"message ids went back from {self._last_id} to {reading.last_id}"
-        if reading.log_position is not None and reading.log_position < (known.log_position or 0):
-            return f"the log went back from {known.log_position} to {reading.log_position}"
-        return None
-
-    async def move_on(self, connection: Connection, reading: Reading, node: int) -> None:
-        """See that no id which this process has seen, and no node id up to `node`, is given again."""
-        missing = max(0, self._last_id + ROWS_PER_STATEMENT - reading.last_id)
-        await _advance(connection, "queues_message_id", -(-missing // ROWS_PER_STATEMENT))
-        query = "select coalesce(pg_sequence_last_value('queues_node_id_seq'), 0)"
-        row = await (await connection.execute(query)).fetchone()
-        assert row is not None
-        await _advance(connection, "queues_node_id_seq", max(0, node - row[0]))
+def broken_by(known: Reading, last_id: int, reading: Reading) -> str | None:
+    """The sign that the store has another history than the known one, in which messages had ids up to the last; None:
+    none was found."""
+    for name, before, after in (
+        ("system identifier", known.system, reading.system),
+        ("timeline", known.timeline, reading.timeline),
+        ("database", known.database, reading.database),
+        ("table of messages", known.table, reading.table),
+    ):
+        if before is not None and after is not None and before != after:
+            return f"another {name}: {before} before, {after} now"
+    if reading.last_id + ROWS_PER_STATEMENT <= last_id:
+        return f"message ids went back from {last_id} to {reading.last_id}"
+    if reading.log_position is not None and reading.log_position < (known.log_position or 0):
+        return f"the log went back from {known.log_position} to {reading.log_position}"
+    return None
 
 
 async def _advance(connection: Connection, sequence: str, steps: int) -> None:
@@ -117,43 +81,59 @@ async def _advance(connection: Connection, sequence: str, steps: int) -> None:
         await connection.execute(statement("move_ids"), parameters)
 
 
+@dataclass(eq=False, repr=False)
 class Timeline:
     """The store's past and its clock, read at each connect and then once a minute. `last_id()` is the last message id
     that is known here; `forget(connection)` is called when the store has another past."""
 
-    def __init__(
-        self, name: str, counts: Counts, node: LocalNode, clock: ServerClock, last_id: Callable[[], int],
-        forget: Callable[[Connection], Awaitable[None]],
-    ) -> None:  # fmt: skip
-        self._name = name
-        self._counts = counts
-        self._node = node
-        self._clock = clock
-        self._last_id = last_id
-        self._forget = forget
-        self._history = History()
-        #: When and why the store was found to have another past, the last time; for operators.
-        self.rewritten = ""
+    _name: str
+    _counts: Counts
+    _node: LocalNode
+    _clock: ServerClock
+    _last_id: Callable[[], int]
+    _forget: Callable[[Connection], Awaitable[None]]
+    #: The past as this process knows it, and the last message id that it has seen, without its priority.
+    _known: Reading | None = None
+    _seen: int = 0
+    #: The first finding, until the past is known anew: the work that follows hides it, and may be cut off.
+    _broken_by: str | None = None
+    #: When and why the store was found to have another past, the last time; for operators.
+    rewritten: str = ""
 
     async def check(self, connection: Connection) -> None:
         """Compare the store with the known one. When it is another, nothing that is remembered of messages is used."""
-        history = self._history
-        history.saw(self._last_id())
-        reading = await history.read(connection)
-        self._clock.set(reading.clock)
-        if (reason := history.check(reading)) is not None:
-            await history.move_on(connection, reading, self._node.id)
+        self._seen = max(self._seen, self._last_id())
+        reading = await self._read(connection)
+        if self._known is not None and self._broken_by is None:
+            self._broken_by = broken_by(self._known, self._seen, reading)
+        if (reason := self._broken_by) is not None:
+            await self._move_on(connection, reading)
             await self._forget(connection)
             await connection.execute(statement("note_history"), {"node": self._name, "reason": reason})
             self._counts.rewritten += 1
             self.rewritten = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {reason}"
             logger.error("%s: %s", ANOTHER_PAST, reason)
-        history.know(reading)
+        self._know(reading)
 
     async def run(self, connection: Connection) -> None:
         """Go on reading, for ever."""
         while True:
             await asyncio.sleep(KNOWN)
-            reading = await self._history.read(connection)
-            self._history.know(reading)
-            self._clock.set(reading.clock)
+            self._know(await self._read(connection))
+
+    async def _read(self, connection: Connection) -> Reading:
+        reading = await read(connection)
+        self._clock.set(reading.clock)
+        return reading
+
+    def _know(self, reading: Reading) -> None:
+        """From now on this is the past."""
+        self._known, self._broken_by = reading, None
+        self._seen = max(self._seen, reading.last_id)
+
+    async def _move_on(self, connection: Connection, reading: Reading) -> None:
+        """See that no id which this process has seen, of a message or a node, is given again."""
+        missing = max(0, self._seen + ROWS_PER_STATEMENT - reading.last_id)
+        await _advance(connection, "queues_message_id", -(-missing // ROWS_PER_STATEMENT))
+        [(last,)] = await connection.fetch("select coalesce(pg_sequence_last_value('queues_node_id_seq'), 0)")
+        await _advance(connection, "queues_node_id_seq", max(0, self._node.id - last))

@@ -11,8 +11,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from queues.engine.consume.claim_path import Action, ClaimPath, Event, State
+from queues.engine.consume.claim_path import TABLE, Action, Event, IllegalTransition, State
 from queues.engine.consume.low_watermark import FIRST, LOWEST, LowWatermark
+
+# Each commit reads these for each of its queues, and a member is looked up slowly by its enumeration.
+_CAUGHT_UP, _STORING, _STORING_BEHIND = State.CAUGHT_UP, State.STORING, State.STORING_BEHIND
+_STORING_BEGUN, _STORED = Event.STORING_BEGUN, Event.STORED
 
 #: Above all ids.
 NOWHERE = 2**63 - 1
@@ -29,19 +33,54 @@ class ClaimResult(NamedTuple):
     rows: int
 
 
-class Backlog(ClaimPath):
+class Backlog:
     """One queue's backlog. Other objects read its attributes and change them by its methods."""
 
-    __slots__ = ("_arrived", "first", "news", "watermark")
+    __slots__ = ("_arrived", "first", "news", "state", "unclaimed", "watermark")
 
     def __init__(self) -> None:
-        super().__init__()
+        self.state = State.BEHIND
+        #: Whether the store may have ready messages that this node has not claimed; the hot path reads it.
+        self.unclaimed = True
         self.news = 0
         #: No such message that this node has heard of has a lower id.
         self.first = FIRST
         #: As `first`, for messages that arrived since the last claim began.
         self._arrived = NOWHERE
         self.watermark = LowWatermark()
+
+    def on(self, event: Event) -> Action:
+        """Return the action for an event, and change the state. Raises IllegalTransition."""
+        row = TABLE[self.state].get(event)
+        if row is None:
+            raise IllegalTransition(f"{event.name} in {self.state.name}")
+        action, state = row
+        self.state = state
+        self.unclaimed = state is not _CAUGHT_UP and state is not _STORING
+        return action
+
+    @property
+    def claiming(self) -> bool:
+        """Whether a claim is under way."""
+        return self.state is State.CLAIMING or self.state is State.CLAIMING_BEHIND
+
+    @property
+    def storing(self) -> bool:
+        """Whether a transaction is under way that may lease new messages to this node."""
+        return self.state is _STORING or self.state is _STORING_BEHIND
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether new messages may be leased to this node as they are stored."""
+        return self.state is _CAUGHT_UP
+
+    def begin_storing(self) -> None:
+        """A transaction begins that may lease new messages to this node."""
+        self.on(_STORING_BEGUN)
+
+    def end_storing(self) -> Action:
+        """The transaction has ended."""
+        return self.on(_STORED)
 
     def arrived(self, first_id: int) -> Action:
         """Messages became ready in the store, none with a lower id than `first_id`."""

@@ -16,7 +16,7 @@ transaction that began before it proves nothing about it.
 `TABLE` gives the action and the next state for a state and an event; an event without a row is a fault of the engine.
 Not in the table is what follows from numbers: whether a claim may begin while messages go back to the store
 (`LocalQueue.in_transit`), and whether a prefetched message waits for one of the store that belongs before it
-(`LocalQueue.overtaken`: it is behind, and `Backlog.first` is lower).
+(`LocalQueue.overtaken`: it is behind, and `Backlog.first` is lower). A `Backlog` has a place in the table.
 """
 
 from __future__ import annotations
@@ -135,52 +135,4 @@ TABLE: Final[Mapping[State, _Row]] = MappingProxyType(
     }
 )
 
-
-# Each commit reads these for each of its queues, and a member is looked up slowly by its enumeration.
-_CAUGHT_UP, _STORING, _STORING_BEHIND = State.CAUGHT_UP, State.STORING, State.STORING_BEHIND
-_STORING_BEGUN, _STORED = Event.STORING_BEGUN, Event.STORED
 ASK: Final = Action.ASK
-
-
-class ClaimPath:
-    """One backlog's place in the table."""
-
-    __slots__ = ("state", "unclaimed")
-
-    def __init__(self) -> None:
-        self.state = State.BEHIND
-        #: Whether the store may have ready messages that this node has not claimed; the hot path reads it.
-        self.unclaimed = True
-
-    def on(self, event: Event) -> Action:
-        """Return the action for an event, and change the state. Raises IllegalTransition."""
-        row = TABLE[self.state].get(event)
-        if row is None:
-            raise IllegalTransition(f"{event.name} in {self.state.name}")
-        action, state = row
-        self.state = state
-        self.unclaimed = state is not _CAUGHT_UP and state is not _STORING
-        return action
-
-    @property
-    def claiming(self) -> bool:
-        """Whether a claim is under way."""
-        return self.state is State.CLAIMING or self.state is State.CLAIMING_BEHIND
-
-    @property
-    def storing(self) -> bool:
-        """Whether a transaction is under way that may lease new messages to this node."""
-        return self.state is _STORING or self.state is _STORING_BEHIND
-
-    @property
-    def caught_up(self) -> bool:
-        """Whether new messages may be leased to this node as they are stored."""
-        return self.state is _CAUGHT_UP
-
-    def begin_storing(self) -> None:
-        """A transaction begins that may lease new messages to this node."""
-        self.on(_STORING_BEGUN)
-
-    def end_storing(self) -> Action:
-        """The transaction has ended."""
-        return self.on(_STORED)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar, NamedTuple, Protocol
 
@@ -22,7 +23,7 @@ from queues.engine.consume.backlog import Backlog
 from queues.engine.consume.message_runs import UnackedMessages
 from queues.engine.faults import told
 from queues.engine.health import Health
-from queues.engine.message import Delivery, Detail
+from queues.engine.message import Delivery, Detail, Message
 from queues.engine.policies import QueuePolicy
 
 #: Most messages pushed to one consumer before the next one's turn, and most bytes pushed at once.
@@ -41,19 +42,15 @@ class Push(NamedTuple):
     detail: Detail | None
 
 
+@dataclass(slots=True, eq=False)
 class PushRun:
     """Messages on their way to a consumer that have attempts and detail in common; `ids` as `Push` has them."""
 
-    __slots__ = ("attempts", "detail", "ids", "payloads", "tags")
-
-    def __init__(
-        self, tags: Sequence[int], ids: Sequence[int], payloads: list[bytes], attempts: int, detail: Detail | None
-    ) -> None:
-        self.tags = tags
-        self.ids = ids
-        self.payloads = payloads
-        self.attempts = attempts
-        self.detail = detail
+    tags: Sequence[int]
+    ids: Sequence[int]
+    payloads: list[bytes]
+    attempts: int
+    detail: Detail | None
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -117,43 +114,21 @@ class Waiter(PushConsumer):
 
 
 class Dispatched(Protocol):
-    """The queue of a dispatcher."""
+    """The queue of a dispatcher: `LocalQueue` says what each member is."""
 
     policy: QueuePolicy
     backlog: Backlog
+    health: Health
+    ready: Sequence[Message]
+    unacked: UnackedMessages
 
-    @property
-    def health(self) -> Health:
-        """The health record in which faults of consumers are counted."""
-
-    @property
-    def ready(self) -> Sequence[object]:
-        """The prefetched messages."""
-
-    @property
-    def unacked(self) -> UnackedMessages:
-        """The delivered messages, by their tags."""
-
-    def push(self, now: float, most: int, key: int | None) -> list[PushRun]:
-        """Deliver messages to a consumer with this API key."""
-
-    def give_back(self, tag: int, *, error: str) -> None:
-        """A delivery failed."""
-
-    def enter(self, consumer: object) -> None:
-        """A consumer has come."""
-
-    def note_demand(self, now: float) -> None:
-        """A consumer waits."""
-
-    def demand_ended(self) -> None:
-        """No consumer waits any more: the last one has left."""
-
-    def want(self) -> None:
-        """Have messages claimed soon."""
-
-    def due_back(self, deadline: float, tags: Sequence[int], consumer: PushConsumer) -> None:
-        """Have `Dispatcher.expire` called at this time for these deliveries."""
+    def push(self, now: float, most: int, key: int | None) -> list[PushRun]: ...
+    def give_back(self, tag: int, *, error: str) -> None: ...
+    def enter(self, consumer: object) -> None: ...
+    def note_demand(self, now: float) -> None: ...
+    def demand_ended(self) -> None: ...
+    def want(self) -> None: ...
+    def due_back(self, deadline: float, tags: Sequence[int], consumer: PushConsumer) -> None: ...
 
 
 class Dispatcher:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -29,7 +30,6 @@ from queues.engine.health import Health, Trouble
 from queues.engine.isolation import Patience
 from queues.engine.message import CONTENT_ONLY, POSITION, Counts, Detail, Message
 from queues.engine.node import LocalNode
-from queues.engine.options import EngineOptions
 from queues.engine.rowwise import set_oldest_aside
 from queues.engine.settle.segments import OpenSegments
 from queues.engine.statements import array, statement
@@ -50,33 +50,30 @@ _DECODER = json.JSONDecoder()
 _OFTEN = {str(int(content)): detail for content, detail in CONTENT_ONLY.items()}
 
 
+@dataclass(eq=False, repr=False)
 class Fetcher:
     """One claim at a time; local queues that want messages take turns."""
 
-    def __init__(
-        self, options: EngineOptions, node: LocalNode, counts: Counts, health: Health, segments: OpenSegments,
-        writer_busy: Callable[[], bool],
-    ) -> None:  # fmt: skip
-        """`segments` are those whose messages this node has; `writer_busy`: whether a publish is being written or waits
-        to be."""
-        self.limits = FlowLimits(options)
-        self.counts = counts
-        self.health = health
-        self.segments = segments
-        #: Queues with a message that cannot be claimed, and the limit of a claim until it is found.
-        self._narrow: dict[LocalQueue, int] = {}
-        self._patience = Patience()
-        self.node = node
-        self._stopping = False
-        #: The last message id that was claimed, without its priority.
-        self.last_id = 0
-        self._wanted: dict[LocalQueue, None] = {}
-        #: Queues whose backlog is claimed but for messages that came meanwhile: the publish writer calls `finish`.
-        self.nearly_done: dict[LocalQueue, None] = {}
-        #: Queues whose low watermark is behind their claims.
-        self._lagging: dict[LocalQueue, None] = {}
-        self._wake = asyncio.Event()
-        self._writer_busy = writer_busy
+    limits: FlowLimits
+    node: LocalNode
+    counts: Counts
+    health: Health
+    #: Those whose messages this node has.
+    segments: OpenSegments
+    #: Whether a publish is being written or waits to be.
+    _writer_busy: Callable[[], bool]
+    #: Queues with a message that cannot be claimed, and the limit of a claim until it is found.
+    _narrow: dict[LocalQueue, int] = field(default_factory=dict)
+    _patience: Patience = field(default_factory=Patience)
+    _stopping: bool = False
+    #: The last message id that was claimed, without its priority.
+    last_id: int = 0
+    _wanted: dict[LocalQueue, None] = field(default_factory=dict)
+    #: Queues whose backlog is claimed but for messages that came meanwhile: the publish writer calls `finish`.
+    nearly_done: dict[LocalQueue, None] = field(default_factory=dict)
+    #: Queues whose low watermark is behind their claims.
+    _lagging: dict[LocalQueue, None] = field(default_factory=dict)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def stop(self) -> None:
         """Begin no more claims."""
@@ -204,19 +201,13 @@ class Fetcher:
                 self.want(queue)
 
     def _claimed(self, queue: LocalQueue, result: ClaimResult) -> None:
-        if self._narrow:
-            self._widen(queue)
+        if queue in self._narrow and (most := 2 * self._narrow.pop(queue)) < BATCH:  # the next may take more
+            self._narrow[queue] = most
         self.counts.claimed += result.taken
         if result.last_id is not None:
             self.last_id = max(self.last_id, result.last_id & POSITION)
         if queue.backlog.watermark.lags and not queue.dead:
             self._lagging[queue] = None
-
-    def _widen(self, queue: LocalQueue) -> None:
-        """A claim succeeded: the next may take more."""
-        most = 2 * self._narrow.pop(queue, BATCH)
-        if most < BATCH:
-            self._narrow[queue] = most
 
     async def _serve(self, connection: Connection, queue: LocalQueue) -> None:
         """Tell other nodes that this one serves the queue, and all queues of the next claims, in one statement."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from math import inf
 
 from queues.engine.consume.dispatch import Dispatcher
@@ -30,34 +31,30 @@ COLD_SHARED = 0.2
 WAITING = 60.0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Interest:
     """One queue's interest on this node. `look(time)` has it looked at then."""
 
-    __slots__ = (
-        "_burst", "_dispatcher", "_held", "_look", "_next_look", "_pace", "_policy", "_surplus", "known", "last_demand",
-        "shared",
-    )  # fmt: skip
+    _policy: QueuePolicy
+    _held: HeldMessages
+    _dispatcher: Dispatcher
+    _look: Callable[[float], None]
+    #: Whether other nodes serve the queue too; whether the store knows that this one does.
+    shared: bool = False
+    known: bool = False
+    last_demand: float = -1e9
+    #: Messages that a consumer asks for at once: of each larger burst at once, of smaller ones by and by.
+    _burst: int = 1
+    #: Tags count deliveries, from the first one here.
+    _pace: Pace = field(init=False)
+    #: Since when more is prefetched than consumers here take, of a queue that other nodes serve too, and the tag by
+    #: which the last of it would be delivered.
+    _surplus: tuple[float, int] | None = None
+    #: When it is looked at next whether consumers have left.
+    _next_look: float = inf
 
-    def __init__(
-        self, policy: QueuePolicy, held: HeldMessages, dispatcher: Dispatcher, look: Callable[[float], None]
-    ) -> None:
-        self._policy = policy
-        self._held = held
-        self._dispatcher = dispatcher
-        self._look = look
-        #: Whether other nodes serve the queue too; whether the store knows that this one does.
-        self.shared = False
-        self.known = False
-        self.last_demand = -1e9
-        #: Messages that a consumer asks for at once: of each larger burst at once, of smaller ones by and by.
-        self._burst = 1
-        #: Tags count deliveries, from the first one here.
-        self._pace = Pace(held.next_tag)
-        #: Since when more is prefetched than consumers here take, of a queue that other nodes serve too, and the tag by
-        #: which the last of it would be delivered.
-        self._surplus: tuple[float, int] | None = None
-        #: When it is looked at next whether consumers have left.
-        self._next_look = inf
+    def __post_init__(self) -> None:
+        self._pace = Pace(self._held.next_tag)
 
     def obey(self, policy: QueuePolicy) -> None:
         """The queue's policy has changed."""

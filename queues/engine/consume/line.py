@@ -11,11 +11,11 @@ A `Line` is owned by its local queue; `cluster/lines.py` is the job that keeps t
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
 from queues.engine.clients import ClientConnection
+from queues.engine.clock import wait_for
 
 T = TypeVar("T")
 
@@ -30,42 +30,42 @@ class Connected(Protocol):
 
 
 class LineChanges(Generic[T]):
-    """Queues whose line has changed here, and numbers of consumers that are to be removed from the table."""
+    """Queues that may have a line here, and numbers of consumers that are to be removed from the table."""
 
     def __init__(self) -> None:
-        self._queues: dict[T, None] = {}
-        self._gone: list[int] = []
+        self.queues: dict[T, None] = {}
+        self.gone: list[int] = []
         self._told = asyncio.Event()
 
     def note(self, queue: T) -> None:
         """Consumers of this queue have come or ended."""
-        self._queues[queue] = None
+        self.queues[queue] = None
         self._told.set()
+
+    def drop(self, queue: T) -> None:
+        """This queue has no line any more."""
+        del self.queues[queue]
 
     def remove(self, numbers: Iterable[int]) -> None:
         """These consumers are to be removed."""
-        self._gone += [number for number in numbers if number]
+        self.gone += [number for number in numbers if number]
         self._told.set()
+
+    def removed(self, count: int) -> None:
+        """The first of them are."""
+        del self.gone[:count]
+
+    def forget(self) -> None:
+        """The node has ended, and its rows with it."""
+        self.gone.clear()
 
     def look(self) -> None:
         """Other consumers may be active now."""
         self._told.set()
 
-    def forget(self) -> None:
-        """The node has ended, and its rows with it."""
-        self._gone.clear()
-
-    def take(self) -> tuple[list[T], list[int]]:
-        """Take what has changed."""
-        taken = list(self._queues), self._gone
-        self._queues, self._gone = {}, []
-        return taken
-
     async def wait(self, most: float | None) -> None:
         """Wait for a change, so many seconds at most."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(most):
-                await self._told.wait()
+        await wait_for(self._told, most)
         self._told.clear()
 
 
@@ -85,9 +85,6 @@ class Line:
 
     def __len__(self) -> int:
         return len(self._numbers)
-
-    def __iter__(self) -> Iterator[object]:
-        return iter(self._numbers)
 
     def enter(self, consumer: object) -> bool:
         """A consumer stands in line from now on; False if it does already."""

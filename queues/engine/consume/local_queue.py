@@ -67,8 +67,7 @@ class Claims(Protocol):
     limits: FlowLimits
     node: LocalNode
 
-    def want(self, queue: LocalQueue) -> None:
-        """Claim for this queue soon, unless it cannot take messages now."""
+    def want(self, queue: LocalQueue) -> None: ...
 
 
 class LocalQueue:
@@ -83,7 +82,8 @@ class LocalQueue:
         self.policy = policy
         self.id = policy.id
         self.backlog = Backlog()
-        self.held = HeldMessages(fetcher.limits.memory, first_tag, self._return_expired)
+        # A prefetched message outlived its time: the store's sweep takes it.
+        self.held = HeldMessages(fetcher.limits.memory, first_tag, lambda id: settlements.hand_back([(id, None)]))
         #: Prefetched messages; delivered messages by tag. Both are views.
         self.ready: Sequence[Message] = self.held.ready
         self.unacked: UnackedMessages = self.held.unacked
@@ -92,6 +92,8 @@ class LocalQueue:
         #: The record of an audited queue.
         self.audited = settlements.audited(policy)
         self._settlements = settlements
+        #: The health record in which faults of its consumers are counted.
+        self.health: Health = settlements.health
         self._fetcher = fetcher
         self._limits = fetcher.limits
         self._node = fetcher.node
@@ -114,11 +116,6 @@ class LocalQueue:
         self.interest = Interest(policy, self.held, self._dispatcher, lambda time: schedule.idle.at(time, self))
         if policy.single_active_consumer:
             self._begin_line()
-
-    @property
-    def health(self) -> Health:
-        """The health record in which faults of its consumers are counted."""
-        return self._settlements.health
 
     # Delivering to consumers that ask.
 
@@ -467,7 +464,7 @@ class LocalQueue:
         entry = self.unacked.release(tag)
         if entry is not None:
             if self.audited is not None:
-                self.audited.not_delivered(_published_id(entry[0], entry[3]))
+                self.audited.not_delivered(published_id(entry[0], entry[3]))
             self._bury(Failure(entry[0], entry[1] + 1, error=error))
 
     def _bury(self, failure: Failure) -> None:
@@ -488,10 +485,6 @@ class LocalQueue:
                 self.audited.not_seen([entry[0] for push in pushes if (entry := self.unacked.get(push.tag))])
             self.held.take_back(pushes)
             self._added()
-
-    def _return_expired(self, id: int) -> None:
-        """A prefetched message outlived its time: the store's sweep takes it."""
-        self._settlements.hand_back([(id, None)])
 
     # Prefetching.
 
@@ -735,18 +728,9 @@ class LocalQueue:
             if (entry := unacked.get(tag)) is not None and entry[2] == made:
                 self.give_back(tag, delay=0.0, error="not acknowledged in time", keep_tag=True)
 
-    # For operators.
 
-    def delivered_ids(self) -> list[int]:
-        """Ids, as published, of the messages that consumers have."""
-        return [_published_id(id, detail) for id, _, _, detail in self.unacked.values()]
-
-    def prefetched_ids(self, most: int) -> list[int]:
-        """Ids, as published, of the first `most` prefetched messages."""
-        return [_published_id(id, detail) for id, _, _, detail in islice(self.ready, most)]
-
-
-def _published_id(id: int, detail: Detail | None) -> int:
+def published_id(id: int, detail: Detail | None) -> int:
+    """The id that a message was published with."""
     return (None if detail is None else detail.origin) or id
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice, repeat
 
 from queues.engine.consume.memory import OVERHEAD, Memory
@@ -63,17 +64,15 @@ class SharedPayloads(list[bytes]):
         return self._part
 
 
+@dataclass(slots=True, eq=False)
 class MessageRun:
     """Prefetched messages in order of id, which have attempts and detail in common: those from the place `at` on."""
 
-    __slots__ = ("at", "attempts", "detail", "ids", "payloads")
-
-    def __init__(self, ids: Sequence[int], payloads: list[bytes], attempts: int, detail: Detail | None) -> None:
-        self.ids = ids
-        self.payloads = payloads
-        self.attempts = attempts
-        self.detail = detail
-        self.at = 0
+    ids: Sequence[int]
+    payloads: list[bytes]
+    attempts: int
+    detail: Detail | None
+    at: int = 0
 
     def __len__(self) -> int:
         return len(self.payloads) - self.at

@@ -7,10 +7,12 @@ that read them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
 
 from queues.engine.connections import Connections
 from queues.engine.consume.fetcher import Fetcher
-from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue, QueueSchedule
+from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue, QueueSchedule, published_id
 from queues.engine.consume.low_watermark import FIRST
 from queues.engine.errors import QueueNotFound
 from queues.engine.policies import Policies, QueuePolicy
@@ -18,19 +20,17 @@ from queues.engine.settle.writer import SettlementWriter
 from queues.reach import MAILBOX_PREFIX
 
 
+@dataclass(eq=False, repr=False)
 class LocalQueues:
     """All local queues of one engine, by the ids of their queues."""
 
-    def __init__(
-        self, policies: Policies, connections: Connections, settlements: SettlementWriter, fetcher: Fetcher
-    ) -> None:
-        self._policies = policies
-        self._connections = connections
-        self._settlements = settlements
-        self._fetcher = fetcher
-        self.schedule = QueueSchedule()
-        self.queues: dict[int, LocalQueue] = {}
-        self.dead_letters: dict[int, LocalDeadLetters] = {}
+    _policies: Policies
+    _connections: Connections
+    _settlements: SettlementWriter
+    _fetcher: Fetcher
+    schedule: QueueSchedule = field(default_factory=QueueSchedule)
+    queues: dict[int, LocalQueue] = field(default_factory=dict)
+    dead_letters: dict[int, LocalDeadLetters] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[LocalQueue]:
         """All of them, dead letters too."""
@@ -65,11 +65,13 @@ class LocalQueues:
 
     def with_consumers(self, name: str) -> list[int]:
         """First ids of the messages of a queue that consumers of this process have."""
-        return [id for queue in self._named(name) for id in queue.delivered_ids()]
+        entries = (queue.unacked.values() for queue in self._named(name))
+        return [published_id(id, detail) for id, _, _, detail in chain.from_iterable(entries)]
 
     def prefetched(self, name: str, most: int) -> list[int]:
         """First ids of messages of a queue that this process has for its next free consumers, the first `most`."""
-        return [id for queue in self._named(name) for id in queue.prefetched_ids(most)]
+        first = (islice(queue.ready, most) for queue in self._named(name))
+        return [published_id(id, detail) for id, _, _, detail in chain.from_iterable(first)]
 
     def ids_of(self, name: str) -> list[int]:
         """The ids of the local queues of this name: two while one that was deleted is not yet heard of."""

@@ -15,7 +15,7 @@ from queues.engine.consume.registry import LocalQueues
 from queues.engine.database import Connection
 from queues.engine.errors import QueueNotFound, QuotaExceeded, StoreUnavailable
 from queues.engine.isolation import halves
-from queues.engine.message import POSITION, Counts, State
+from queues.engine.message import POSITION, Counts
 from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
 from queues.engine.policies import Policies
@@ -40,10 +40,8 @@ class LocalSubscription:
     topic: bytes
     qos: int
     buffer: LocalQueue
-    #: QoS 0 messages and their bytes that are held, at most; the oldest go first.
-    most_transient: int
-    most_transient_bytes: int
-    #: Each with the last message id that was known when it came.
+    options: EngineOptions
+    #: QoS 0 messages, each with the last message id that was known when it came; the oldest go first.
     transient: deque[tuple[int, bytes]] = field(default_factory=deque)
     transient_bytes: int = 0
 
@@ -53,7 +51,8 @@ class LocalSubscription:
         self.transient.append((after, body))
         self.transient_bytes += len(body)
         dropped = 0
-        while len(self.transient) > self.most_transient or self.transient_bytes > self.most_transient_bytes:
+        messages, size = self.options.transient_messages, self.options.transient_bytes
+        while len(self.transient) > messages or self.transient_bytes > size:
             self.take_transient()
             dropped += 1
         return dropped
@@ -90,39 +89,33 @@ class _Wanted:
 
 
 class Forwarding(Protocol):
-    """The way to other nodes that serve a queue."""
+    """The way to other nodes that serve a queue: the `Announcer`."""
 
-    def forward_transient(self, queue: int, node: int, body: bytes) -> bool:
-        """Pass a QoS 0 message on; False when too much waits."""
-
-    def forward_acks(self, queue: int, tags: tuple[int, ...], consumer: int | None) -> None:
-        """Pass on acknowledgements of deliveries that another node may have made."""
+    def forward_transient(self, queue: int, node: int, body: bytes) -> bool: ...
+    def forward_acks(self, queue: int, tags: tuple[int, ...], consumer: int | None) -> None: ...
 
 
+@dataclass(eq=False, repr=False)
 class Subscriptions:
     """All subscriptions that this node has been asked for. `last_id()` is the last message id that is known here."""
 
-    def __init__(
-        self, options: EngineOptions, counts: Counts, node: LocalNode, policies: Policies, connections: Connections,
-        local_queues: LocalQueues, settlements: SettlementWriter, forwarding: Forwarding, last_id: Callable[[], int],
-    ) -> None:  # fmt: skip
-        self._options = options
-        self._counts = counts
-        self._node = node
-        self._policies = policies
-        self._request = connections.request
-        self._local_queues = local_queues
-        self._settlements = settlements
-        self._forwarding = forwarding
-        self._last_id = last_id
-        self._by_id: dict[int, LocalSubscription] = {}
-        self._by_queue: dict[int, LocalSubscription] = {}
-        self._unknown: dict[int, float] = {}
-        #: Subscriptions to make, and the task that makes them.
-        self._wanted: list[_Wanted] = []
-        self._making: asyncio.Task[None] | None = None
-        #: Subscriptions of each API key: the last count, and those made here since.
-        self._owned: dict[int, int] = {}
+    _options: EngineOptions
+    _counts: Counts
+    _node: LocalNode
+    _policies: Policies
+    _connections: Connections
+    _local_queues: LocalQueues
+    _settlements: SettlementWriter
+    _forwarding: Forwarding
+    _last_id: Callable[[], int]
+    _by_id: dict[int, LocalSubscription] = field(default_factory=dict)
+    _by_queue: dict[int, LocalSubscription] = field(default_factory=dict)
+    _unknown: dict[int, float] = field(default_factory=dict)
+    #: Subscriptions to make, and the task that makes them.
+    _wanted: list[_Wanted] = field(default_factory=list)
+    _making: asyncio.Task[None] | None = None
+    #: Subscriptions of each API key: the last count, and those made here since.
+    _owned: dict[int, int] = field(default_factory=dict)
 
     def get(self, id: int) -> LocalSubscription | None:
         """A subscription that has been loaded; the hot path."""
@@ -182,7 +175,7 @@ class Subscriptions:
 
     async def _insert(self, some: list[_Wanted]) -> list[tuple[int, int, int]]:
         options = self._options
-        cursor = await self._request(
+        cursor = await self._connections.request(
             "subscribe",
             topics=[wanted.topic for wanted in some],
             labels=["".join(c for c in wanted.topic.decode("utf-8", "replace") if c.isprintable()) for wanted in some],
@@ -201,7 +194,7 @@ class Subscriptions:
         most = self._options.subscriptions_per_key
         count = self._owned.get(owner)
         if count is None or count >= most:
-            ((count,),) = await (await self._request("count_subscriptions", owner=owner)).fetchall()
+            ((count,),) = await (await self._connections.request("count_subscriptions", owner=owner)).fetchall()
         if count >= most:
             raise QuotaExceeded(f"{most} subscriptions")
         self._owned[owner] = count + 1
@@ -210,17 +203,15 @@ class Subscriptions:
         """The subscription of this id, or None. Raises StoreUnavailable."""
         if (known := self._by_id.get(id)) is not None:
             return known
-        row = await (await self._request("subscription", id=id)).fetchone() if id < 1 << 63 else None
+        row = await (await self._connections.request("subscription", id=id)).fetchone() if id < 1 << 63 else None
         if row is None:
             if len(self._unknown) > 10_000:
                 self._unknown.clear()
             self._unknown[id] = now()
             return None
-        return await self._load(id, row[0], bytes(row[1]), row[2])
-
-    async def _load(self, id: int, queue: int, topic: bytes, qos: int) -> LocalSubscription | None:
-        row = await (await self._request("take_tags", queue=queue, count=TAGS)).fetchone()
-        return None if row is None else await self._open(id, queue, topic, qos, row[0])
+        queue, topic, qos = row
+        row = await (await self._connections.request("take_tags", queue=queue, count=TAGS)).fetchone()
+        return None if row is None else await self._open(id, queue, bytes(topic), qos, row[0])
 
     async def _open(self, id: int, queue: int, topic: bytes, qos: int, first_tag: int) -> LocalSubscription | None:
         try:
@@ -228,10 +219,8 @@ class Subscriptions:
         except QueueNotFound:
             return None
         if id not in self._by_id:
-            options = self._options
-            self._by_id[id] = self._by_queue[queue] = LocalSubscription(
-                id, topic, qos, buffer, options.transient_messages, options.transient_bytes
-            )
+            made = LocalSubscription(id, topic, qos, buffer, self._options)
+            self._by_id[id] = self._by_queue[queue] = made
         self._unknown.pop(id, None)
         return self._by_id[id]
 
@@ -298,10 +287,10 @@ class Subscriptions:
         except TimeoutError:
             raise StoreUnavailable("returned messages cannot be written") from None
         asked = [tag for tag in tags if tag < 1 << 63]
-        rows = await (await self._request("find_tags", queue=queue, tags=array(asked))).fetchall()
+        rows = await (await self._connections.request("find_tags", queue=queue, tags=array(asked))).fetchall()
         found = {row[0] for row in rows}
-        for tag, id, state, node in rows:
-            if state not in (State.READY, State.DELAYED) and node != self._node.id:
+        for tag, id, waits, node in rows:
+            if not waits and node != self._node.id:
                 self._forwarding.forward_acks(queue, (tag,), consumer)
             elif not subscription.buffer.ack(tag, consumer):  # unless it was claimed meanwhile, or will be
                 subscription.buffer.settle_late(id, now(), consumer)

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from queues.engine.database import Connection
-from queues.engine.mailbox.mailbox import Mailbox
+from queues.engine.mailbox.mailbox import Mailbox, columns
 from queues.engine.statements import array, statement
 
 #: Mailboxes taken or left in one transaction.
@@ -47,12 +47,7 @@ def first_moves(items: Iterable[object]) -> list[Move]:
 
 async def leave(connection: Connection, leaving: Sequence[Mailbox], node: int) -> None:
     """Leave mailboxes, unless they were taken over."""
-    parameters = {
-        "mailboxes": array(mailbox.queue for mailbox in leaving),
-        "connections": array(mailbox.connection for mailbox in leaving),
-        "node": node,
-    }
-    await connection.execute(statement("leave_mailboxes"), parameters)
+    await connection.execute(statement("leave_mailboxes"), columns(leaving) | {"node": node})
 
 
 async def take(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import repeat
 from typing import NamedTuple, Protocol
 
 from queues.engine.consume.backlog import Backlog, ClaimResult
 from queues.engine.errors import EngineError
 from queues.engine.policies import QueuePolicy
+from queues.engine.statements import array
 
 #: Seconds after which a newly taken mailbox is looked at, for letters that no notification told of; then every LOOK.
 FIRST_LOOKS = (0.25, 1.0)
@@ -83,34 +85,29 @@ class MailboxHolder(Protocol):
         """Of `MailboxService.ask`: these are connected, and everything that was posted before is durable."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Mailbox:
     """A connection's mailbox. At most `window` letters are out without an acknowledgement."""
 
-    __slots__ = (
-        "backlog", "connection", "gone", "holder", "key", "looks", "most", "name", "next_look",
-        "pending", "pending_bytes", "policy", "queue", "unacked", "window",
-    )  # fmt: skip
-
-    def __init__(self, name: str, key: int, holder: MailboxHolder, window: int) -> None:
-        self.name = name
-        self.key = key
-        self.holder = holder
-        self.window = window
-        self.queue = 0
-        self.connection = 0
-        self.policy: QueuePolicy | None = None
-        #: The id and the time (monotonic) of each delivered letter, by its key.
-        self.unacked: dict[str, Out] = {}
-        #: Nothing is delivered to it any more.
-        self.gone = False
-        #: Items and bytes that it has sent and that are not written yet.
-        self.pending = 0
-        self.pending_bytes = 0
-        self.backlog = Backlog()
-        #: Letters that are fetched at once: fewer after a failure, until the one to blame is found.
-        self.most = MOST_CLAIMED
-        self.looks = 0
-        self.next_look = 0.0
+    name: str
+    key: int
+    holder: MailboxHolder
+    window: int
+    queue: int = 0
+    connection: int = 0
+    policy: QueuePolicy | None = None
+    #: The id and the time (monotonic) of each delivered letter, by its key.
+    unacked: dict[str, Out] = field(default_factory=dict)
+    #: Nothing is delivered to it any more.
+    gone: bool = False
+    #: Items and bytes that it has sent and that are not written yet.
+    pending: int = 0
+    pending_bytes: int = 0
+    backlog: Backlog = field(default_factory=Backlog)
+    #: Letters that are fetched at once: fewer after a failure, until the one to blame is found.
+    most: int = MOST_CLAIMED
+    looks: int = 0
+    next_look: float = 0.0
 
     # Life.
 
@@ -201,3 +198,11 @@ class Mailbox:
         self.looks += 1
         self.next_look = now + (FIRST_LOOKS[self.looks] if self.looks < len(FIRST_LOOKS) else LOOK)
         return True
+
+
+def columns(mailboxes: Collection[Mailbox]) -> dict[str, str]:
+    """Mailboxes and their connections as statements take them."""
+    return {
+        "mailboxes": array(mailbox.queue for mailbox in mailboxes),
+        "connections": array(mailbox.connection for mailbox in mailboxes),
+    }

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from typing import Final
@@ -28,7 +29,7 @@ from queues.engine.consume.low_watermark import FIRST
 from queues.engine.database import Connection
 from queues.engine.errors import EngineError, Later, MailboxClaimed, StoreUnavailable, TooManyNames
 from queues.engine.faults import told
-from queues.engine.health import Trouble
+from queues.engine.health import Health, Trouble
 from queues.engine.isolation import Patience, carry_out, halves
 from queues.engine.mailbox.handover import MOST_MOVES, Leave, Move, Take, first_moves, is_again, leave, take
 from queues.engine.mailbox.items import Acks, Ask, Forward, Letters, Sent
@@ -71,45 +72,42 @@ MOVES: Final = (Take, Leave)
 Part = Sequence[Item | Move]
 
 
+@dataclass(eq=False, repr=False)
 class MailboxService:
     """The mailboxes that are connected to this node. Sessions use the methods of the first section only."""
 
     duty = SERVING
 
-    def __init__(
-        self, options: EngineOptions, node: LocalNode, policies: Policies, counts: Counts,
-        announce: Callable[[int, int], None], settlements: SettlementWriter, on_commit: Callable[[], None],
-    ) -> None:  # fmt: skip
-        self.options = options
-        self.policies = policies
-        self.counts = counts
-        self.announce = announce
-        self.settlements = settlements
-        self.node = node
-        self.on_commit = on_commit
-        self.waiting_bytes = 0
-        #: Waiting items, in the order of arrival.
-        self._items: deque[Sent | Move] = deque()
-        #: Items being written, as they were taken, and in parts, each of moves or of items: one, unless some cannot be
-        #: written, or the database was lost: then mailboxes are taken again first.
-        self._taken: list[Sent] = []
-        self._parts: deque[Part] = deque()
-        self._wake = asyncio.Event()
-        self._growing: asyncio.TimerHandle | None = None
-        self._by_name: dict[str, Mailbox] = {}
-        self._by_queue: dict[int, Mailbox] = {}
-        #: Mailboxes with letters in the store that they have room for.
-        self._hungry: dict[Mailbox, None] = {}
-        #: Bytes that wait, by API key, and the mailboxes that are not read from.
-        self._key_bytes: Counter[int] = Counter()
-        self._crowded: dict[Mailbox, None] = {}
-        #: Mailboxes whose letters could not be fetched, and why.
-        self._blamed: dict[Mailbox, Exception] = {}
-        self._strays = RateLimiter(STRAY_ACKS, STRAY_ACKS_A_SECOND)
-        self.health = settlements.health
-        self._patience = Patience()
-        #: Since when (monotonic) something waits for the database.
-        self.waiting_since: float | None = None
+    options: EngineOptions
+    node: LocalNode
+    policies: Policies
+    counts: Counts
+    health: Health
+    announce: Callable[[int, int], None]
+    settlements: SettlementWriter
+    on_commit: Callable[[], None]
+    waiting_bytes: int = 0
+    #: Waiting items, in the order of arrival.
+    _items: deque[Sent | Move] = field(default_factory=deque)
+    #: Items being written, as they were taken, and in parts, each of moves or of items: one, unless some cannot be
+    #: written, or the database was lost: then mailboxes are taken again first.
+    _taken: list[Sent] = field(default_factory=list)
+    _parts: deque[Part] = field(default_factory=deque)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _growing: asyncio.TimerHandle | None = None
+    _by_name: dict[str, Mailbox] = field(default_factory=dict)
+    _by_queue: dict[int, Mailbox] = field(default_factory=dict)
+    #: Mailboxes with letters in the store that they have room for.
+    _hungry: dict[Mailbox, None] = field(default_factory=dict)
+    #: Bytes that wait, by API key, and the mailboxes that are not read from.
+    _key_bytes: Counter[int] = field(default_factory=Counter)
+    _crowded: dict[Mailbox, None] = field(default_factory=dict)
+    #: Mailboxes whose letters could not be fetched, and why.
+    _blamed: dict[Mailbox, Exception] = field(default_factory=dict)
+    _strays: RateLimiter = field(default_factory=lambda: RateLimiter(STRAY_ACKS, STRAY_ACKS_A_SECOND))
+    _patience: Patience = field(default_factory=Patience)
+    #: Since when (monotonic) something waits for the database.
+    waiting_since: float | None = None
 
     # Used by sessions.
 
@@ -340,11 +338,7 @@ class MailboxService:
 
     async def _exchange(self, connection: Connection, part: Part, careful: bool = False) -> Exchange:
         """Write items; again, with care, if a message has the key of a letter already: that is rare."""
-        options = self.options
-        exchange = Exchange(
-            part, self._locals(part), self.node.id, options.relaxed_mailboxes, options.audit_letters,
-            self._strays.take, careful,
-        )  # fmt: skip
+        exchange = Exchange(part, self._locals(part), self.node.id, self.options, self._strays.take, careful)
         try:
             await exchange.run(connection)
         except UniqueViolation:

@@ -23,8 +23,9 @@ from queues.engine.database import Connection
 from queues.engine.errors import Later, Undeliverable
 from queues.engine.faults import told
 from queues.engine.mailbox.items import Acks, Ask, Forward, Letters, Sent
-from queues.engine.mailbox.mailbox import MOST_CLAIMED, Deliveries, Mailbox, Out, PeerMessage
+from queues.engine.mailbox.mailbox import MOST_CLAIMED, Deliveries, Mailbox, Out, PeerMessage, columns
 from queues.engine.message import Content, Failure
+from queues.engine.options import EngineOptions
 from queues.engine.publish.destination import Destination
 from queues.engine.settle.batches import KEPT, SettlementKind, Settlements, each_once, settle_parameters
 from queues.engine.statements import array, statement
@@ -72,7 +73,7 @@ class Exchange:
     """One transaction's work and result; the attributes from `deliveries` on are valid after `run`."""
 
     def __init__(
-        self, items: Sequence[object], locals: Sequence[Mailbox], node: int, relaxed: bool, audited: bool,
+        self, items: Sequence[object], locals: Sequence[Mailbox], node: int, options: EngineOptions,
         may_record: Callable[[int], bool], careful: bool = False,
     ) -> None:  # fmt: skip
         """`may_record`: whether an acknowledgement that settles nothing, by an API key, is recorded. `careful`: without
@@ -87,8 +88,7 @@ class Exchange:
         self.claiming: list[Mailbox] = [claim.mailbox for claim in kinds[Claim]]
         self.locals = locals
         self.node = node
-        self.relaxed = relaxed
-        self.audited = audited
+        self.options = options
         self.may_record = may_record
         self.careful = careful
         #: Letters to deliver.
@@ -136,7 +136,7 @@ class Exchange:
         storing = await self._store(connection) if self.letters else None
         claiming = await self._claim(connection) if self.claiming else None
         naming = await connection.execute(statement("connected_names")) if self.asking else None
-        recording = self.audited and (self.record or storing is not None or claiming is not None)
+        recording = self.options.audit_letters and (self.record or storing is not None or claiming is not None)
         if recording:
             await transaction.lock(CHAIN)
         if storing is not None:
@@ -153,11 +153,7 @@ class Exchange:
         """Senders and recipients keep their mailboxes until the commit."""
         senders = {run.mailbox for run in self.letters} | {forward.mailbox for forward in self.forwards}
         if held := {*senders, *self.locals, *self.claiming}:
-            parameters = {
-                "mailboxes": array(mailbox.queue for mailbox in held),
-                "connections": array(mailbox.connection for mailbox in held),
-            }
-            await connection.execute(statement("hold_mailboxes"), parameters)
+            await connection.execute(statement("hold_mailboxes"), columns(held))
 
     # Storing.
 
@@ -174,8 +170,7 @@ class Exchange:
         sizes = [*map(len, self.bodies)]
         parameters = {
             "node": self.node,
-            "mailboxes": array(sender.queue for sender in self.known),
-            "connections": array(sender.connection for sender in self.known),
+            **columns(self.known),
             "producers": array(sender.key for sender in self.known),
             "headers": text_array(headers_of(sender.name) for sender in self.known),
             "peers": text_array(name or "" for name in names),
@@ -313,7 +308,9 @@ class Exchange:
     ) -> tuple[list[str], list[Out | None]]:
         """Look in the store for letters that are not out on this connection. Of those that are not there no more are
         kept than are recorded for the API key."""
-        found = await self._find(connection, mailbox, [key for key, one in zip(keys, out, strict=True) if one is None])
+        missing = [key for key, one in zip(keys, out, strict=True) if one is None]
+        parameters = {"queue": None if self.options.relaxed_mailboxes else mailbox.queue, "keys": missing}
+        found = {key: id for id, key in await connection.rows("find_letters", parameters)}
         known: list[str] = []
         gone: list[Out | None] = []
         for key, one in zip(keys, out, strict=True):
@@ -325,11 +322,6 @@ class Exchange:
             known.append(key)
             gone.append(one)
         return known, gone
-
-    async def _find(self, connection: Connection, mailbox: Mailbox, keys: list[str]) -> dict[str, int]:
-        """The ids of letters that are not out on this connection, but are in the store."""
-        parameters = {"queue": None if self.relaxed else mailbox.queue, "keys": keys}
-        return {key: id for id, key in await connection.rows("find_letters", parameters)}
 
     # To queues and topics.
 
@@ -361,10 +353,7 @@ class Exchange:
             "delays": array([0] * count), "ttls": nothing, "attempts": nothing, "priorities": array([0] * count),
             "contents": array([LETTER] * count),
         }  # fmt: skip
-        cursor = await connection.execute(statement("publish_routed"), parameters)
-        row = await cursor.fetchone()
-        assert row is not None
-        exists, reached, full, dropping, _, ready, _ = row
+        [(exists, reached, full, dropping, _, ready, _)] = await connection.rows("publish_routed", parameters)
         if not exists or full:
             ids = [forward.key.encode() for forward in some]
             await connection.execute(statement("unsee_letters"), {"ids": ids})

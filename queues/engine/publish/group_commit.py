@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby, repeat
 
@@ -39,7 +40,6 @@ from queues.engine.publish.route_tallies import RouteTallies
 from queues.engine.publish.routing import UNKNOWN, Routing
 from queues.engine.settle.audited_queues import KeyNames, queue_chain
 from queues.engine.settle.segments import OpenSegments
-from queues.engine.statements import statement
 
 #: A part of a batch: publishers, and their groups.
 Work = list[tuple[Publisher, list[PublishGroup]]]
@@ -67,6 +67,7 @@ class KeyIsHeld(Exception):
     """An unfinished transaction holds the key of one of these messages."""
 
 
+@dataclass(eq=False, repr=False)
 class PublishWriter:
     """Takes open batches and writes them.
 
@@ -76,54 +77,46 @@ class PublishWriter:
 
     duty = STORING
 
-    def __init__(
-        self, node: LocalNode, policies: Policies, routing: Routing, local_queues: Mapping[int, LocalQueue],
-        fetcher: Fetcher, counts: Counts, health: Health, max_length: MaxLength,
-        more_in_store: Callable[[int, int], None], due_in: Callable[[float], None],
-        deliver_transient: Callable[[int, list[bytes]], None], on_commit: Callable[[], None],
-        segments: OpenSegments, segment_messages: int, route_tallies: RouteTallies,
-    ) -> None:  # fmt: skip
-        self.routing = routing
-        self.policies = policies
-        self.local_queues = local_queues
-        self.fetcher = fetcher
-        self.counts = counts
-        self.health = health
-        self.max_length = max_length
-        self.more_in_store = more_in_store
-        self.due_in = due_in
-        self.deliver_transient = deliver_transient
-        self.on_commit = on_commit
-        self.segments = segments
-        self.segment_messages = segment_messages
-        self.route_tallies = route_tallies
-        self.node = node
-        #: The last batch that is durable.
-        self.committed = 0
-        self._publishers: Cache[tuple[Destination, int | None], Publisher] = Cache(
-            MOST_PUBLISHERS, MOST_PUBLISHER_BYTES, lambda at, _: 400 + len(at[0].name), lambda one: not one.groups
-        )
-        #: The batch being written, in parts: one, unless some message cannot be stored.
-        self._taken: deque[Work] = deque()
-        self._taken_bytes = 0
-        #: The last message id that was stored, without its priority.
-        self.last_id = 0
-        self._wake = asyncio.Event()
-        self._open = OpenBatch(self._wake.set)
-        #: Keys that another transaction was found to hold, of the batch that is being written.
-        self._held_keys: set[str] = set()
-        #: When waiting for held keys of this batch began; until when there is no more of that.
-        self._waits_since: float | None = None
-        self._rests_until = 0.0
-        self._patience = Patience()
-        #: Since when (monotonic) something taken waits for the database.
-        self.waiting_since: float | None = None
-        self._names = KeyNames()
-        #: The version of the topology whose changes of audited queues are in their chains.
-        self._sealed = UNKNOWN
+    node: LocalNode
+    policies: Policies
+    routing: Routing
+    local_queues: Mapping[int, LocalQueue]
+    fetcher: Fetcher
+    counts: Counts
+    health: Health
+    max_length: MaxLength
+    more_in_store: Callable[[int, int], None]
+    due_in: Callable[[float], None]
+    deliver_transient: Callable[[int, list[bytes]], None]
+    on_commit: Callable[[], None]
+    segments: OpenSegments
+    segment_messages: int
+    route_tallies: RouteTallies
+    #: The last batch that is durable.
+    committed: int = 0
+    _publishers: Cache[tuple[Destination, int | None], Publisher] = field(default_factory=lambda: Cache(
+        MOST_PUBLISHERS, MOST_PUBLISHER_BYTES, lambda at, _: 400 + len(at[0].name), lambda one: not one.groups
+    ))  # fmt: skip
+    #: The batch being written, in parts: one, unless some message cannot be stored.
+    _taken: deque[Work] = field(default_factory=deque)
+    _taken_bytes: int = 0
+    #: The last message id that was stored, without its priority.
+    last_id: int = 0
+    _open: OpenBatch = field(default_factory=OpenBatch)
+    #: Keys that another transaction was found to hold, of the batch that is being written.
+    _held_keys: set[str] = field(default_factory=set)
+    #: When waiting for held keys of this batch began; until when there is no more of that.
+    _waits_since: float | None = None
+    _rests_until: float = 0.0
+    _patience: Patience = field(default_factory=Patience)
+    #: Since when (monotonic) something taken waits for the database.
+    waiting_since: float | None = None
+    _names: KeyNames = field(default_factory=KeyNames)
+    #: The version of the topology whose changes of audited queues are in their chains.
+    _sealed: int = UNKNOWN
 
     def publisher(self, destination: Destination, key: int | None = None) -> Publisher:
-        """The publisher for a destination, of producers with this API key."""
+        """The publisher for a destination, of producers with this API key: one for every message."""
         found = self._publishers.get((destination, key))
         if found is None:
             found = Publisher(self._open, destination, key)
@@ -151,8 +144,7 @@ class PublishWriter:
                 self._take()
             else:
                 self.fetcher.take_back()
-                self._wake.clear()
-                await self._wake.wait()
+                await self._open.filled()
 
     def fail(self, error: EngineError) -> None:
         """Give up all that waits, and tell its publishers. The fate of the batch being written is unknown: if it turns
@@ -373,8 +365,8 @@ class PublishWriter:
 
     async def _check_version(self, connection: Connection) -> None:
         """Check that destinations without known targets still have none. Raises TopologyMoved."""
-        row = await (await connection.execute("select queues_topology_version()")).fetchone()
-        if row is None or row[0] != self.routing.version:
+        [(version,)] = await connection.fetch("select queues_topology_version()")
+        if version != self.routing.version:
             raise TopologyMoved()
 
     async def _write_all(self, connection: Connection, inserts: list[Insert]) -> None:
@@ -395,8 +387,7 @@ class PublishWriter:
 
     async def _admit(self, connection: Connection, plan: Plan) -> None:
         """Cut messages beyond the length of queues that reject. A message that one queue rejects enters none."""
-        cursor = await connection.execute(statement("admit"), {"queues": sorted(plan.limited)})
-        room: dict[int, int] = dict(await cursor.fetchall())
+        room: dict[int, int] = dict(await connection.rows("admit", {"queues": sorted(plan.limited)}))
         for queue in plan.drop_oldest:
             room.pop(queue, None)
         error = QueueFull()

@@ -47,7 +47,7 @@ MOST_STORED_BYTES: Final = 16 << 20
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """A group's messages for some of its queues. `store` or `store_packed` fill in the last five."""
+    """A group's messages for some of its queues. `store` fills in the last four."""
 
     group: PublishGroup
     #: The producer's API key.
@@ -106,15 +106,12 @@ class Write:
         return (buffer.backlog.watermark.value if buffer else LOWEST for buffer in self.buffers)
 
     def store(
-        self, first: int, leased: Sequence[bool], stored: Sequence[int] | None = None, delayed: Sequence[int] = ()
-    ) -> None:
+        self, firsts: Iterable[int], leased: Iterable[bool], stored: Iterable[int] | None = None,
+        delayed: Iterable[int] = (),
+    ) -> None:  # fmt: skip
         """Take its part of a statement's result. Without `stored` all rows were."""
-        self.firsts, self.leased = tuple(range(first, first + self.width)), tuple(leased)
-        self.stored, self.delayed = None if stored is None else frozenset(stored), frozenset(delayed)
-
-    def store_packed(self, firsts: Sequence[int], leased: Sequence[bool]) -> None:
-        """Take the result of a statement that stored segments."""
         self.firsts, self.leased = tuple(firsts), tuple(leased)
+        self.stored, self.delayed = None if stored is None else frozenset(stored), frozenset(delayed)
 
     def keep(self, count: int) -> None:
         """Write only the first `count` messages."""
@@ -231,9 +228,9 @@ class Insert:
             "groups": array(n for _, n, _ in targets),
             "ranks": array(rank for _, _, rank in targets),
             "sizes": array(len(write.group.bodies) for write, _, _ in targets),
-            "producers": array(_or_null(write.key) for write, _, _ in targets),
-            "attempts": array(_or_null(write.group.max_attempts) for write, _, _ in targets),
-            "contents": array(_or_null(write.group.content) for write, _, _ in targets),
+            "producers": array(write.key for write, _, _ in targets),
+            "attempts": array(write.group.max_attempts for write, _, _ in targets),
+            "contents": array(write.group.content for write, _, _ in targets),
             "slots": array(write.slot(queue, slot) for write in self.writes for queue in write.queues),
             "bodies": groups[0].bodies if len(groups) == 1 else [b for one in groups for b in one.bodies],
             "places": array(places),
@@ -275,19 +272,17 @@ class Insert:
         """Take the statement's result. Raises TopologyMoved when it stored nothing."""
         if row is None:
             raise TopologyMoved()
-        if self.writes[0].packed:
-            self.writes[0].store_packed(*row)
-            return
-        first, leased, *details = row
-        if isinstance(leased, bool):
-            self.writes[0].store(first, (leased,))
-            return
-        if details:
-            self.writes[0].store(first, leased, *(ids or () for ids in details))
-            return
-        flags = iter(leased)
-        for write, offset in zip(self.writes, self._offsets(), strict=True):
-            write.store(first + offset, tuple(islice(flags, write.width)))
+        write, (first, leased, *details) = self.writes[0], row
+        if write.packed:
+            write.store(first, leased)
+        elif isinstance(leased, bool):
+            write.store((first,), (leased,))
+        elif details:
+            write.store(range(first, first + write.width), leased, *(ids or () for ids in details))
+        else:
+            flags = iter(leased)
+            for write, offset in zip(self.writes, self._offsets(), strict=True):
+                write.store(range(first + offset, first + offset + write.width), islice(flags, write.width))
 
 
 #: By statement, what makes its parameters.
@@ -295,10 +290,6 @@ _PARAMETERS: Final = {
     "publish_one": Insert._one, "publish_segment": Insert._packed, "publish_detailed": Insert._detailed,
     "publish": Insert._plain,
 }  # fmt: skip
-
-
-def _or_null(value: int | None) -> int | str:
-    return "null" if value is None else value
 
 
 def _detail(id: int, message: DetailedMessage) -> Detail:

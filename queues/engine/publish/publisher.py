@@ -6,7 +6,8 @@ begins. A message belongs to the batch whose number its publish returned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, overload
 
@@ -97,12 +98,12 @@ class PublishGroup:
 
 
 class OpenBatch:
-    """Publishes that the writer has not taken yet; `filled()` is called for each publisher that joins."""
+    """Publishes that the writer has not taken yet."""
 
-    __slots__ = ("_filled", "bytes", "number", "publishers")
+    __slots__ = ("_joined", "bytes", "number", "publishers")
 
-    def __init__(self, filled: Callable[[], None]) -> None:
-        self._filled = filled
+    def __init__(self) -> None:
+        self._joined = asyncio.Event()
         self.number = 1
         self.bytes = 0
         self.publishers: list[Publisher] = []
@@ -115,7 +116,12 @@ class OpenBatch:
     def join(self, publisher: Publisher) -> None:
         """A publisher has its first message in this batch."""
         self.publishers.append(publisher)
-        self._filled()
+        self._joined.set()
+
+    async def filled(self) -> None:
+        """Wait for the next publisher that joins."""
+        self._joined.clear()
+        await self._joined.wait()
 
     def take(self) -> list[tuple[Publisher, list[PublishGroup]]]:
         """All of it; the next batch begins."""
@@ -125,18 +131,16 @@ class OpenBatch:
         return [(publisher, publisher.take()) for publisher in publishers]
 
 
+@dataclass(slots=True, eq=False)
 class Publisher:
     """The publishes of one producer to one destination that wait to be written; their order is kept. Every method
     returns the number of the batch whose commit makes the message durable."""
 
-    __slots__ = ("_batch", "_open", "destination", "groups", "key")
-
-    def __init__(self, batch: OpenBatch, destination: Destination, key: int | None) -> None:
-        self._batch = batch
-        self.destination = destination
-        self.key = key
-        self.groups: list[PublishGroup] = []
-        self._open: PublishGroup | None = None
+    _batch: OpenBatch
+    destination: Destination
+    key: int | None
+    groups: list[PublishGroup] = field(default_factory=list)
+    _open: PublishGroup | None = None
 
     def publish(self, body: bytes, producer: Producer, token: int, max_attempts: int | None = None) -> int:
         """Publish a plain message."""
@@ -158,17 +162,11 @@ class Publisher:
         self, bodies: list[bytes], content: int | None, producer: AnsweredProducer, tokens: Sequence[Token]
     ) -> int:
         """Publish messages that have at most a content type, one token each; their ids are told."""
-        group = self._open
-        if group is None or not group.is_like(None, content, True):
-            group = self._new_group(PublishGroup(None, content=content, answered=True))
-        return self._add_many(group, bodies, producer, tokens)
+        return self._add_many(content, True, bodies, producer, tokens)
 
     def publish_many(self, bodies: list[bytes], producer: Producer, tokens: Sequence[int]) -> int:
         """Publish plain messages, one token each."""
-        group = self._open
-        if group is None or not group.is_like(None, None, False):
-            group = self._new_group(PublishGroup(None))
-        return self._add_many(group, bodies, producer, tokens)
+        return self._add_many(None, False, bodies, producer, tokens)
 
     @overload
     def publish_detailed(self, message: DetailedMessage, producer: Producer, token: Token) -> int: ...
@@ -201,7 +199,12 @@ class Publisher:
         group.tokens.append(token)
         return self._batch.add(len(body))
 
-    def _add_many(self, group: PublishGroup, bodies: list[bytes], producer: Producer, tokens: Sequence[Token]) -> int:
+    def _add_many(
+        self, content: int | None, answered: bool, bodies: list[bytes], producer: Producer, tokens: Sequence[Token]
+    ) -> int:
+        group = self._open
+        if group is None or not group.is_like(None, content, answered):
+            group = self._new_group(PublishGroup(None, content=content, answered=answered))
         group.extend(bodies, producer, tokens)
         return self._batch.add(sum(map(len, bodies)))
 

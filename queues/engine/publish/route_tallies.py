@@ -65,5 +65,4 @@ class RouteTallies:
         for name in FOLDS:
             folded = FOLDED_AT_ONCE
             while folded == FOLDED_AT_ONCE:
-                cursor = await connection.execute(statement(name), {"limit": FOLDED_AT_ONCE})
-                [(folded,)] = await cursor.fetchall()
+                [(folded,)] = await connection.rows(name, {"limit": FOLDED_AT_ONCE})

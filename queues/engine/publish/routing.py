@@ -6,14 +6,13 @@ forgotten (`follow`), and the others stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from queues.engine.cache import Cache
 from queues.engine.database import Connection
 from queues.engine.policies import Policies
 from queues.engine.publish.destination import Destination
-from queues.engine.statements import statement
 
 #: Destinations remembered, and bytes of their names and targets.
 MOST_CACHED = 100_000
@@ -62,8 +61,7 @@ class Routing:
         """Forget the destinations that may lead elsewhere since the known version."""
         if self.version == UNKNOWN:
             return
-        cursor = await connection.execute(statement("topology_changes"), {"since": self.version})
-        rows = await cursor.fetchall()
+        rows = await connection.rows("topology_changes", {"since": self.version})
         version, everything, *_ = rows[0]
         if everything:
             self.forget()
@@ -78,10 +76,10 @@ class Routing:
         then finds that the topology has moved on."""
         asked = list(dict.fromkeys(destinations))
         kinds, names = [one.kind for one in asked], [one.name for one in asked]
-        cursor = await connection.execute(statement("resolve"), {"kinds": kinds, "names": names})
+        rows = await connection.rows("resolve", {"kinds": kinds, "names": names})
         found: dict[int, list[tuple[int, int | None, int | None]]] = {}
         routes: dict[int, list[int]] = {}
-        for version, n, queue, subscription, qos, route in await cursor.fetchall():
+        for version, n, queue, subscription, qos, route in rows:
             if self.version == UNKNOWN:
                 self.version = version
             if route is not None:
@@ -89,25 +87,20 @@ class Routing:
             elif n is not None:
                 found.setdefault(n, []).append((queue, subscription, qos))
         self._targets.trim()  # before those that are asked for: all of them are needed now
-        await self._policies.load(connection, {queue for rows in found.values() for queue, _, _ in rows}, again=True)
+        await self._policies.load(connection, {queue for some in found.values() for queue, _, _ in some}, again=True)
+        known = self._policies.by_id
         for n, destination in enumerate(asked, 1):
-            rows = found.get(n, [])
-            stored = tuple(dict.fromkeys(queue for queue, _, qos in rows if qos != 0))
+            reached = found.get(n, [])
+            stored = tuple(dict.fromkeys(queue for queue, _, qos in reached if qos != 0))
             targets = Targets(
                 stored,
-                tuple(queue for queue, _, qos in rows if qos == 0),
-                frozenset(queue for queue, subscription, _ in rows if subscription is not None),
-                self._named(destination, (queue for queue, _, _ in rows)),
-                tuple(self._audited(stored)),
+                tuple(queue for queue, _, qos in reached if qos == 0),
+                frozenset(queue for queue, subscription, _ in reached if subscription is not None),
+                self._named(destination, (queue for queue, _, _ in reached)),
+                tuple((one, known[one].name) for one in stored if one in known and known[one].audited),
                 tuple(routes.get(n, ())),
             )
             self._targets.put(destination, targets)
-
-    def _audited(self, queues: Iterable[int]) -> Iterator[tuple[int, str]]:
-        for queue in queues:
-            policy = self._policies.by_id.get(queue)
-            if policy is not None and policy.audited:
-                yield queue, policy.name
 
     def _named(self, destination: Destination, queues: Iterable[int]) -> int | None:
         if destination.kind != "queue":

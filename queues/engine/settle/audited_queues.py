@@ -216,15 +216,11 @@ class AuditedQueue(Lane):
         queue, add = str(self.name), self._record.add_messages
         for consumer, some in groupby(parts, itemgetter(1)):
             name, ids = self._names.of(consumer), [ids for ids, _ in some]
-            match kind:
-                case SettlementKind.DELIVER:
-                    add("deliver", queue, name, *ids)
-                case SettlementKind.ACKNOWLEDGE:
-                    add("settle", name, "", *ids)
-                case SettlementKind.BURY:
-                    add("dead-letter", queue, target, *ids)
-                case _:
-                    add("return", name, queue, *ids)
+            events = {
+                SettlementKind.DELIVER: ("deliver", queue, name), SettlementKind.ACKNOWLEDGE: ("settle", name, ""),
+                SettlementKind.BURY: ("dead-letter", queue, target),
+            }  # fmt: skip
+            add(*events.get(kind, ("return", name, queue)), *ids)
 
     async def written_before(self, connection: Connection) -> Part | None:
         proof, self._proof = self._proof, None

@@ -101,14 +101,10 @@ class Completion(NamedTuple):
 
 
 class Gatherer(Protocol):
-    """The lane of settlements that are being gathered."""
+    """The lane of settlements that are being gathered: `Lane` says what each method does."""
 
-    def takes_run(self, settlements: Settlements, ids: range) -> bool:
-        """Whether settlements may gather acknowledgements of these messages as a run."""
-
-    def gather(self, settlements: Settlements, ids: Sequence[int], work: int) -> Iterable[int | None]:
-        """Settlements are about to gather these messages; returns the API key of each in an audited queue, unless the
-        settlements have it. `work`: as much as acknowledgements of so many single messages."""
+    def takes_run(self, settlements: Settlements, ids: range) -> bool: ...
+    def gather(self, settlements: Settlements, ids: Sequence[int], work: int) -> Iterable[int | None]: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -245,12 +241,6 @@ class Settlements:
         """The ids of all messages, in a new list."""
         return [*self.ids, *chain.from_iterable(ids for ids, _ in chain(self.runs, self.deliveries))]
 
-    def of_runs(self, runs: list[tuple[range, float]]) -> Settlements:
-        """Some of its runs, in columns."""
-        one = replace(self.part([]), runs=runs)
-        one.spread()
-        return one
-
     @property
     def keys(self) -> set[int | None]:
         """The API keys of all consumers."""
@@ -371,15 +361,10 @@ def _all_ids(settled: Part) -> list[int]:
 
 def _varying(settled: Part, name: str, column: str) -> str:
     """A column that some settlements have for each message, and others once for all."""
-    texts = []
+    values: list[object] = []
     for one in settled:
-        each = getattr(one, column) if column else ()
-        texts += [_text(value) for value in each] or [_text(getattr(one, name))] * len(one.ids)
-    return array(texts)
-
-
-def _text(value: object) -> str:
-    return "null" if value is None else str(value)
+        values += (column and getattr(one, column)) or [getattr(one, name)] * len(one.ids)
+    return array(values)
 
 
 def time_array(times: Sequence[float | None], offset: float) -> str:

@@ -20,25 +20,15 @@ from queues.engine.settle.segments import Ranges
 
 
 class Owner(Protocol):
-    """The settlement writer, as lanes use it."""
+    """The settlement writer, as lanes use it: `SettlementWriter` says what each method does."""
 
     health: Health
 
-    def gather(self, lane: Lane, acks: int, work: int) -> None:
-        """A lane has something to write, so many acknowledgements more among it, which are as much work as so many
-        single ones."""
-
-    def refuse(self, told: Iterable[Callable[[], None]]) -> None:
-        """Tell sessions that settlements do not arrive in the store."""
-
-    def give_up(self, acks: int, work: int) -> None:
-        """Count acknowledgements as not written."""
-
-    def begin_record(self, mark: int) -> None:
-        """`Engine.settles` waits for this mark of an audited queue."""
-
-    def end_records(self, marks: Iterable[int]) -> None:
-        """Everything before these marks is durable."""
+    def gather(self, lane: Lane, acks: int, work: int) -> None: ...
+    def refuse(self, told: Iterable[Callable[[], None]]) -> None: ...
+    def give_up(self, acks: int, work: int) -> None: ...
+    def begin_record(self, mark: int) -> None: ...
+    def end_records(self, marks: Iterable[int]) -> None: ...
 
 
 class Lane:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
 from operator import gt
 from typing import Any
@@ -193,10 +193,9 @@ class OpenSegments:
         whole = {first for first, slots in ranges.slots.items() if slots == self._open[first]}
         return {
             "firsts": array(ranges.firsts), "lows": array(ranges.lows), "highs": array(ranges.highs),
-            "consumers": array("null" if key is None else str(key) for key in ranges.consumers),
+            "consumers": array(ranges.consumers),
             "delivered": time_array(ranges.delivered, clock),
-            "jobs": array("t" if job else "f" for job in ranges.jobs),
-            "kept": array("t" if kept else "f" for kept in ranges.kept),
+            "jobs": array(ranges.jobs), "kept": array(ranges.kept),
             "whole": array(sorted(whole)), "parts": array(sorted(ranges.slots.keys() - whole)),
         }  # fmt: skip
 
@@ -237,13 +236,11 @@ class OpenSegments:
         return found
 
     def only(self, settled: Part, firsts: Collection[int]) -> Part:
-        """The settlements of messages in these segments."""
-        found = [one.part([n for n, id in enumerate(one.ids) if self._segment(id) in firsts]) for one in settled]
-        return [one for one in found if one.ids]
-
-    def only_runs(self, settled: Part, firsts: Collection[int]) -> Part:
-        """The same for runs, as columns."""
-        found = [one.of_runs([run for run in one.runs if self._segment(run[0][0]) in firsts]) for one in settled]
+        """The settlements of messages in these segments, as columns."""
+        whole = [replace(one) for one in settled]
+        for one in whole:
+            one.spread()
+        found = [one.part([n for n, id in enumerate(one.ids) if self._segment(id) in firsts]) for one in whole]
         return [one for one in found if one.ids]
 
     def forget(self, firsts: Collection[int]) -> None:

@@ -20,7 +20,7 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 
-from queues.engine.clock import ServerClock, now
+from queues.engine.clock import ServerClock, now, wait_for
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, told
 from queues.engine.health import Health, Trouble
@@ -256,12 +256,8 @@ class SettlementWriter:
             await self._patience.after(await self.write(connection), self.health, SETTLING)
             if self._rests:
                 self._wake.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._rest):
-                        await self._wake.wait()
-            with contextlib.suppress(TimeoutError):  # not wait_for, which may swallow the cancellation that ends this
-                async with asyncio.timeout(GROWTH):
-                    await self._urgent.wait()
+                await wait_for(self._wake, self._rest)
+            await wait_for(self._urgent, GROWTH)
             self._urgent.clear()
 
     @property
@@ -377,16 +373,11 @@ class SettlementWriter:
             self.set_aside(id, attempts, f"{why}: {told(error)}")
 
     def _write_kind(self, kind: SettlementKind) -> Callable[[Connection, Lane, Part, PartEffects], Awaitable[None]]:
-        match kind:
-            case SettlementKind.DELIVER:
-                return self._record
-            case SettlementKind.ACKNOWLEDGE:
-                return self._settle
-            case SettlementKind.BURY:
-                return self._bury
-            case SettlementKind.PURGE:
-                return self._purge
-        return self._return
+        writes = {
+            SettlementKind.DELIVER: self._record, SettlementKind.ACKNOWLEDGE: self._settle,
+            SettlementKind.BURY: self._bury, SettlementKind.PURGE: self._purge,
+        }  # fmt: skip
+        return writes.get(kind, self._return)
 
     async def _record(self, _: Connection, lane: Lane, delivered: Part, effects: PartEffects) -> None:
         for one in delivered:
@@ -460,7 +451,7 @@ class SettlementWriter:
             moved, missing = await self._settle_slots(connection, lane, singles, ranges, last)
             rows += [one.only(moved) for one in singles] if moved else []
             if missing:
-                rows = each_once([*rows, *segments.only(settled, missing), *segments.only_runs(given, missing)])
+                rows = each_once([*rows, *segments.only(given, missing)])
             rows = [one for one in rows if one.ids]
             gone = missing.union(*(one.ids for one in singles))
             if lane.in_order:
@@ -535,9 +526,8 @@ class SettlementWriter:
             moved = 0
             if one.target is not None:
                 parameters = one.return_parameters(self.node.id, lane.recording)
-                cursor = await connection.execute(statement("bury_elsewhere"), parameters)
-                if (row := await cursor.fetchone()) is not None:
-                    low, moved, name, ids, first_ids, drops = row
+                if rows := await connection.rows("bury_elsewhere", parameters):
+                    [(low, moved, name, ids, first_ids, drops)] = rows
                     effects.ready.append((one.target, low))
                     if drops:
                         effects.overfull.append(one.target)

@@ -1,7 +1,6 @@
 -- Lease the oldest ready messages of a queue to this node, looking above `low` only. In order of id. With `limited`,
 -- never more are leased over all nodes than the queue's concurrency limit allows: claims of one queue then wait for
--- each other. Positions are compared as rows, so that only the index of ready messages can give the order, with any
--- statistics. Messages in segments are leased by segments, whole ones, and apart from those that have rows: a claim
+-- each other. Messages in segments are leased by segments, whole ones, and apart from those that have rows: a claim
 -- takes the ones or the others, what comes first. Of segments the first one may have more messages than `limit`, if it
 -- has no more than `most_packed` bytes in memory, `overhead` a message among them. Before the messages comes one row
 -- with id -1: the transactions that were under way (pg_current_snapshot) as payload; as attempts, 1 when there may be
@@ -10,18 +9,7 @@
 with allowed as materialized (
     select case when %(limited)s
         then greatest(0, least(%(limit)s::bigint, queues_concurrency_left(%(queue)s))) else %(limit)s end as count
-), packed as materialized (
-    select first from queues_segment
-    where slot = 0 and node_id is null and (queue_id, first) > (%(queue)s, %(low)s)
-        and (queue_id, first) <= (%(queue)s, 9223372036854775807)
-    order by queue_id, first limit 1
-), picked as materialized (
-    select ctid from queues_message
-    where (select queues_may_lease(%(node)s)) and state = 0
-        and (queue_id, id) > (%(queue)s, %(low)s)
-        and (queue_id, id) <= (%(queue)s, coalesce((select first - 1 from packed), 9223372036854775807))
-        and (expires_at is null or expires_at > now())
-    order by queue_id, id
+\ir parts/claimable.sql
     limit (select count from allowed)
     for update skip locked
 ), leased as (

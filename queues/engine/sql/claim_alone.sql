@@ -4,18 +4,7 @@
 -- row tells of the claim itself.
 with allowed as (
     select %(limit)s::bigint as count
-), packed as materialized (
-    select first from queues_segment
-    where slot = 0 and node_id is null and (queue_id, first) > (%(queue)s, %(low)s)
-        and (queue_id, first) <= (%(queue)s, 9223372036854775807)
-    order by queue_id, first limit 1
-), picked as materialized (
-    select ctid from queues_message
-    where (select queues_may_lease(%(node)s)) and state = 0
-        and (queue_id, id) > (%(queue)s, %(low)s)
-        and (queue_id, id) <= (%(queue)s, coalesce((select first - 1 from packed), 9223372036854775807))
-        and (expires_at is null or expires_at > now())
-    order by queue_id, id
+\ir parts/claimable.sql
     limit %(limit)s
 ), leased as (
     update queues_message set state = 1, node_id = %(node)s

@@ -8,15 +8,9 @@ with block as materialized (
     select nextval('queues_message_id') as first
     where pg_current_xact_id() is not null and queues_publish_version(%(node)s) = %(version)s::bigint
 ), target as materialized (
-    select t.queue_id, t.k, t.wanted and not exists (
-        select from queues_message m
-        where m.state = 0 and (m.queue_id, m.id) > (t.queue_id, t.low)
-            and (m.queue_id, m.id) <= (t.queue_id, 9223372036854775807)
-    ) and not exists (
-        select from queues_segment s where s.slot = 0 and s.node_id is null
-            and (s.queue_id, s.first) > (t.queue_id, t.low)
-            and (s.queue_id, s.first) <= (t.queue_id, 9223372036854775807)
-    ) as leased
+    select t.queue_id, t.k, t.wanted and
+\ir parts/nothing_ready.sql
+    as leased
     from unnest(%(queues)s::int[], %(wanted)s::bool[], %(lows)s::bigint[])
         with ordinality as t (queue_id, wanted, low, k)
 ), given as (

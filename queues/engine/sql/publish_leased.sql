@@ -2,17 +2,9 @@
 -- that starts fastest. It stores nothing, and returns no row, when others are ready before them, or the topology has
 -- moved on: publish_one.sql finds out which.
 with block as materialized (
-    select nextval('queues_message_id') as first
-    where pg_current_xact_id() is not null and queues_publish_version(%(node)s) = %(version)s::bigint
-        and not exists (
-            select from queues_message m
-            where m.state = 0 and (m.queue_id, m.id) > (%(queue)s, %(low)s)
-                and (m.queue_id, m.id) <= (%(queue)s, 9223372036854775807)
-        ) and not exists (
-            select from queues_segment s where s.slot = 0 and s.node_id is null
-                and (s.queue_id, s.first) > (%(queue)s, %(low)s)
-                and (s.queue_id, s.first) <= (%(queue)s, 9223372036854775807)
-        )
+    select nextval('queues_message_id') as first from (select %(queue)s::int, %(low)s::bigint) as t (queue_id, low)
+    where pg_current_xact_id() is not null and queues_publish_version(%(node)s) = %(version)s::bigint and
+\ir parts/nothing_ready.sql
 ), alone as (
     insert into queues_segment (slot, first, queue_id, node_id, producer_id, count, max_attempts, content, bodies)
     select %(slot)s::smallint, first + n - 1, %(queue)s, %(node)s::int, %(producer)s::bigint, 1,

@@ -2,15 +2,10 @@
 -- in flight. With a slot (not 0) leased messages are segments of their own, in a table that is only inserted into until
 -- it is truncated. Returns the first id and whether the rows were leased; no row when the topology has moved on.
 with block as materialized (
-    select nextval('queues_message_id') as first, %(wanted)s::bool and not exists (
-        select from queues_message m
-        where m.state = 0 and (m.queue_id, m.id) > (%(queue)s, %(low)s)
-            and (m.queue_id, m.id) <= (%(queue)s, 9223372036854775807)
-    ) and not exists (
-        select from queues_segment s where s.slot = 0 and s.node_id is null
-            and (s.queue_id, s.first) > (%(queue)s, %(low)s)
-            and (s.queue_id, s.first) <= (%(queue)s, 9223372036854775807)
-    ) as leased
+    select nextval('queues_message_id') as first, %(wanted)s::bool and
+\ir parts/nothing_ready.sql
+    as leased
+    from (select %(queue)s::int, %(low)s::bigint) as t (queue_id, low)
     where pg_current_xact_id() is not null and queues_publish_version(%(node)s) = %(version)s::bigint
 ), stored as (
     insert into queues_message (id, queue_id, state, node_id, producer_id, max_attempts, content, payload)

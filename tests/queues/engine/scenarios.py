@@ -17,7 +17,7 @@ import psycopg
 from queues.engine import Ask, Destination, DetailedMessage, Engine, Forward, LocalQueue, StoreUnavailable
 from queues.engine.clock import now
 from queues.engine.cluster.notifications.formats import RemoteAck
-from queues.engine.message import State
+from queues.models import State
 from tests.queues.audit.spans import messages_of
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import Faults, unwritable

@@ -25,6 +25,8 @@ from queues.sqlfiles import statement_names
         (["t", "f"], "{t,f}"),
         (["null", 3], "{null,3}"),
         ([Content.JSON], "{2}"),
+        ([1, None], "{1,null}"),
+        ([True, False], "{true,false}"),
     ],
 )
 def test_an_array_is_its_values_as_postgresql_reads_them(values: Iterable[object], text: str) -> None:

@@ -165,13 +165,6 @@ async def test_qos_0_messages_reach_the_node_that_polls(
 
 
 async def test_a_server_that_could_lose_what_was_confirmed_is_refused(engine: Engine) -> None:
-    class Answer:
-        def __init__(self, value: object) -> None:
-            self.value = value
-
-        async def fetchone(self) -> tuple[object]:
-            return (self.value,)
-
     class Server:
         """A server with one thing wrong, as far as `check_server` looks."""
 
@@ -179,9 +172,9 @@ async def test_a_server_that_could_lose_what_was_confirmed_is_refused(engine: En
             self.info = type("Info", (), {"server_version": version})
             self.wrong = wrong
 
-        async def execute(self, query: bytes | str) -> Answer:
+        async def fetch(self, query: bytes | str) -> list[tuple[object]]:
             words = query.decode() if isinstance(query, bytes) else query
-            return Answer(next((value for name, value in self.wrong.items() if name in words), "on"))
+            return [(next((value for name, value in self.wrong.items() if name in words), "on"),)]
 
     await check_server(Server())  # type: ignore[arg-type]
     for name in ("fsync", "full_page_writes"):

@@ -11,14 +11,13 @@ store after the commit: interest that was committed before is then seen, even if
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from queues.engine.clock import now
+from queues.engine.clock import now, wait_for
 from queues.engine.cluster.notifications import formats
 from queues.engine.database import Connection
 from queues.engine.health import Health
@@ -79,10 +78,6 @@ class Announcer:
     def forward_acks(self, queue: int, tags: tuple[int, ...], consumer: int | None) -> None:
         """Pass on acknowledgements of deliveries that another node may have made."""
         self.say(formats.RemoteAck(queue, tags, consumer))
-
-    def gone(self, node: int) -> None:
-        """A node has ended."""
-        self.say(formats.Gone(node))
 
     def say(self, notification: formats.Sendable) -> bool:
         """Send one notification to every node, this one included. False, and nothing is sent, when too much waits."""
@@ -207,9 +202,7 @@ class NotificationReader:
             self._told.clear()
             await self._take(connection, node, 0 if first is None else first)
             await asyncio.sleep(GATHER)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(UNTOLD):
-                    await self._told.wait()
+            await wait_for(self._told, UNTOLD)
 
     async def _take(self, connection: Connection, node: int, first: int) -> None:
         taken = TAKEN_AT_ONCE

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from queues.engine.clients import Clients
 from queues.engine.cluster.lines import Lines
@@ -62,26 +63,25 @@ class PolicyReader:
             task.result()
 
 
+@dataclass(eq=False, repr=False)
 class Handlers:
     """One handler for each type of notification, in `by_type`."""
 
-    def __init__(
-        self, node: LocalNode, policies: Policies, reader: PolicyReader, local_queues: LocalQueues,
-        subscriptions: Subscriptions, settlements: SettlementWriter, grants: Grants, clients: Clients,
-        mailboxes: MailboxService, lines: Lines, on_periodic_change: Sequence[Callable[[], None]],
-    ) -> None:  # fmt: skip
-        self._node = node
-        self._policies = policies
-        self._reader = reader
-        self._local_queues = local_queues
-        self._subscriptions = subscriptions
-        self._settlements = settlements
-        self._grants = grants
-        self._clients = clients
-        self._mailboxes = mailboxes
-        self._lines = lines
-        self._on_periodic_change = on_periodic_change
-        self.by_type: dict[type, Handler] = {
+    _node: LocalNode
+    _policies: Policies
+    _reader: PolicyReader
+    _local_queues: LocalQueues
+    _subscriptions: Subscriptions
+    _settlements: SettlementWriter
+    _grants: Grants
+    _clients: Clients
+    _mailboxes: MailboxService
+    _lines: Lines
+    _on_periodic_change: Sequence[Callable[[], None]]
+
+    @property
+    def by_type(self) -> dict[type, Handler]:
+        return {
             formats.Ready: self._ready,
             formats.Dead: self._dead,
             formats.Changed: self._table_changed,

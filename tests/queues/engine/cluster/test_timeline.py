@@ -12,7 +12,7 @@ import pytest
 
 from queues.engine import Engine
 from queues.engine.clock import now
-from queues.engine.cluster.timeline import History
+from queues.engine.cluster import timeline
 from queues.engine.database import connect
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import Faults
@@ -56,7 +56,7 @@ async def test_late_acknowledgements_settle_no_message_that_was_given_a_used_id_
     queue = store.queue("orders", audited=audited)
     engine = await make_engine()
     if not detected:  # as when others have taken more ids since than were lost
-        monkeypatch.setattr(History, "broken_by", lambda *_: None)
+        monkeypatch.setattr(timeline, "broken_by", lambda *_: None)
     buffer = await engine.queue("orders")
     before = last_id(store)
     producer, consumer = Producer(engine), Consumer(buffer)
@@ -144,9 +144,9 @@ async def test_the_history_is_read_by_a_role_without_privileges(store: Store) ->
         store.connection.execute("grant select on queues_message, queues_message_id to pg_monitor")
         async with await connect(store.conninfo, "test") as connection:
             await connection.execute("set role pg_monitor")
-            reading = await History().read(connection)
+            reading = await timeline.read(connection)
             await connection.execute("reset role")
-            whole = await History().read(connection)
+            whole = await timeline.read(connection)
     finally:
         store.connection.execute("revoke select on queues_message, queues_message_id from pg_monitor")
     assert reading.timeline == whole.timeline is not None
@@ -157,14 +157,13 @@ async def test_the_history_is_read_by_a_role_without_privileges(store: Store) ->
 @pytest.mark.parametrize("mark", ["system", "timeline", "database", "table"])
 async def test_another_system_timeline_database_or_table_is_another_past(store: Store, mark: str) -> None:
     async with await connect(store.conninfo, "test") as connection:
-        reading = await History().read(connection)
-    history = History()
-    history.know(reading)
-    assert history.broken_by(reading) is None
+        reading = await timeline.read(connection)
+    assert timeline.broken_by(reading, reading.last_id, reading) is None
     other: dict[str, Any] = {mark: "00000009" if mark == "timeline" else 9}
-    assert "another" in (history.broken_by(reading._replace(**other)) or "")
+    assert "another" in (timeline.broken_by(reading, reading.last_id, reading._replace(**other)) or "")
     unseen: dict[str, Any] = {mark: None}
-    assert history.broken_by(reading._replace(**unseen)) is None, "what cannot be seen tells nothing"
+    found = timeline.broken_by(reading, reading.last_id, reading._replace(**unseen))
+    assert found is None, "what cannot be seen tells nothing"
 
 
 async def test_acknowledgements_that_come_late_never_wait_for_a_claim_of_the_same_messages_with_rows_locked(

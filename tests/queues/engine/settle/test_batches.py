@@ -69,7 +69,7 @@ def test_only_what_gets_new_ids_is_split_into_statements() -> None:
             [acks(1, 2, consumer=5, keep=1), acks(3, keep=0, job=True)],
             {
                 "ids": "{1,2,3}", "delivered": "{11.000000,11.000000,11.000000}", "consumer": None,
-                "consumers": "{5,5,null}", "keep": None, "keeps": "{1,1,0}", "jobs": "{False,False,True}",
+                "consumers": "{5,5,null}", "keep": None, "keeps": "{1,1,0}", "jobs": "{false,false,true}",
             },
         ),
     ],
