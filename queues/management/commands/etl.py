@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -15,10 +13,9 @@ from django.db import connections
 
 from queues.errors import BrokerError
 from queues.etl import runs
-from queues.etl.errors import InvalidOptions
 from queues.etl.job.config import BODIES
-from queues.etl.options import RunOptions, parse_since
-from queues.management.shell import REFUSED, SubcommandCommand, bar, number, terminal_line
+from queues.etl.options import RunOptions
+from queues.management.shell import REFUSED, SubcommandCommand, bar, moment, number, terminal_line
 from queues.models import EtlRun, EtlState
 
 #: Seconds between two looks at a run that is shown on a terminal.
@@ -42,7 +39,7 @@ class Command(SubcommandCommand):
         """Declare the subcommands; a subclass adds its own."""
         go = do.add_parser("run", help="export the messages finished since the last run")
         go.add_argument(
-            "--since", type=_since, metavar="TIME",
+            "--since", type=moment, metavar="TIME",
             help="also messages finished at this time or later that are missing in the output, for example 2026-11-22; "
             "for the first run: nothing older",
         )  # fmt: skip
@@ -116,13 +113,6 @@ def _show(run_id: int, ended: threading.Event, show: Callable[[str], None]) -> N
             count = f"{one.done:,} of about {one.total:,} rows" if one.total else ""
             show(f"{one.stage.ljust(15)} {bar(min(1.0, one.done / one.total) if one.total else 0.0)} {count}")
     connections.close_all()
-
-
-def _since(text: str) -> datetime:
-    try:
-        return parse_since(text)
-    except InvalidOptions as error:
-        raise argparse.ArgumentTypeError(error.detail) from error
 
 
 def _seconds(one: EtlRun) -> float | None:
