@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Self
@@ -46,6 +47,8 @@ class RunSupervisor:
         self.run = run
         self.using = using
         self.options = RunOptions.load(run.options)
+        #: Is given the progress, too.
+        self.show: Callable[[str, int, int], None] | None = None
         self._waiting: dict[str, Any] = {}
         self._warnings: list[str] = []
         self._written = 0.0
@@ -67,10 +70,15 @@ class RunSupervisor:
     def take_line(self, line: dict[str, Any]) -> None:
         """A line of the job's progress."""
         if "stage" in line:
-            self.set(stage=line["stage"], done=line["done"], total=line["total"])
+            self._note(line["stage"], line["done"], line["total"])
         if "warning" in line:
             self._warnings.append(line["warning"])
             self.set(warnings=self._warnings)
+
+    def _note(self, stage: str, done: int, total: int) -> None:
+        self.set(stage=stage, done=done, total=total)
+        if self.show is not None:
+            self.show(stage, done, total)
 
     def set(self, **fields: Any) -> None:
         """Have fields of the row written with its next heartbeat."""
@@ -127,7 +135,7 @@ class RunSupervisor:
         return figures(outcomes)
 
     def _verified(self, progress: VerificationProgress) -> None:
-        self.set(stage="verifying", done=progress.done, total=progress.total)
+        self._note("verifying", progress.done, progress.total)
         self.write_progress()
 
     def end(self, state: EtlState, **fields: Any) -> None:

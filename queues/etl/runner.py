@@ -41,14 +41,15 @@ PASSED_ON_PREFIXES = ("LC_", "SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "AWS_", "
 TAIL = 2000
 
 
-def supervise(run_id: int) -> None:
-    """Take a queued run through to its end. What happens to it stands in its row afterwards."""
+def supervise(run_id: int, show: Callable[[str, int, int], None] | None = None) -> None:
+    """Take a queued run through to its end, and show its progress. What happens to it stands in its row afterwards."""
     from queues.etl.run_supervisor import Cancelled, RunSupervisor
     from queues.models import EtlState
 
     supervisor = RunSupervisor.take(run_id)
     if supervisor is None:
         return
+    supervisor.show = show
     try:
         with job_process(run_id, supervisor.config_text) as job:
             supervisor.set(log=str(job.log))

@@ -102,6 +102,16 @@ def test_a_run_that_succeeds_has_the_jobs_figures(play: Play, home: Path) -> Non
     assert run.figures["audit"] == {}
 
 
+def test_a_run_shows_whoever_waits_for_it_how_far_it_is(play: Play) -> None:
+    play(f"""
+        tell('{{"stage": "messages", "done": 3, "total": 5}}')
+        tell('''{RESULT}''')
+    """)
+    shown: list[tuple[str, int, int]] = []
+    runs.run(runs.create(), lambda *progress: shown.append(progress))
+    assert shown == [("messages", 3, 5)]
+
+
 def test_a_run_whose_chains_could_not_be_verified_because_the_database_went_has_exported_all_the_same(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
