@@ -26,18 +26,7 @@ from django.utils import timezone
 from queues.errors import BrokerError, Busy, OperationError
 from queues.models import BulkAction, BulkOperation, BulkState, Message, Outcome, Overflow, Queue, State
 from queues.operations.audit_log import record, record_id
-from queues.operations.messages import (
-    arrived,
-    get_queue,
-    given,
-    move_some,
-    newest,
-    no_progress,
-    no_room,
-    purge_batches,
-    room_in,
-    unpack,
-)
+from queues.operations.messages import arrived, get_queue, move_some, newest, no_room, purge_batches, room_in, unpack
 from queues.operations.search import Criteria, Look, Search
 from queues.reach import Operation, Protocol, may_reach
 from queues.store import query, whole
@@ -339,9 +328,13 @@ class _Step:
     def _deliver_now(self, queue: Queue, state: State, _: str, ids: list[int]) -> int:
         return self._moved(queue, queue, state, ids, "deliver-now", now=True)
 
-    def _moved(self, source: Queue, target: Queue, state: State, ids: list[int], event: str, **how: bool) -> int:
-        parameters = given(event, ids, self.by, named=self.named, **how)
-        return move_some(source, target, [state], None, parameters, no_progress, self.using)
+    def _moved(
+        self, source: Queue, target: Queue, state: State, ids: list[int], event: str, now: bool = False,
+        home: bool = False,
+    ) -> int:  # fmt: skip
+        return move_some(
+            source, target, [state], self.using, event=event, by=self.by, ids=ids, named=self.named, now=now, home=home
+        )
 
     def _delay(self, queue: Queue, state: State, _: str, ids: list[int]) -> int:
         if state == State.READY:
