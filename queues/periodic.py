@@ -10,17 +10,16 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from datetime import datetime
 
 from django.db import DEFAULT_DB_ALIAS, Error, close_old_connections, connections, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from queues import planning
 from queues.api import publish
-from queues.errors import BrokerError, OperationError
+from queues.errors import OperationError
 from queues.models import Message, PeriodicJob, State
 from queues.models.periodic import encode_payload
-from queues.planning import LONGEST_ERROR, locked_due, plan_after
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +29,6 @@ LONGEST_WAIT = 60.0
 SHORTEST_WAIT = 0.1
 #: Seconds until the second look while the database is away; doubles up to the longest.
 FIRST_RETRY, LONGEST_RETRY = 0.25, 10.0
-#: Jobs published in one transaction.
-BATCH = 100
 UNFINISHED = (State.READY, State.LEASED, State.DELAYED)
 
 
@@ -44,14 +41,13 @@ class JobUnfinished(OperationError):
 
 
 def run_due(using: str = DEFAULT_DB_ALIAS) -> float:
-    """Publish a job for each periodic job that is due, and plan its next run after now: missed runs are not piled up.
+    """Publish a job for each periodic job that is due; returns the seconds until the next one is due, 0 to 60.
 
-    Returns the seconds until the next one is due, 0 to 60. What keeps a single job from being published is written to
-    its `last_error`, and its schedule goes on. Raises Django's database errors: then nothing was published.
+    Raises Django's database errors: then nothing was published.
     """
     with transaction.atomic(using=using):
-        for job in locked_due(PeriodicJob.objects.using(using).select_related("queue"))[:BATCH]:
-            _run_and_plan(job, job.now, using)
+        jobs = PeriodicJob.objects.using(using).select_related("queue")
+        planning.run_due(jobs, lambda job: publish_job(job, using), "last_message_id")
         return _seconds_left(using)
 
 
@@ -63,38 +59,13 @@ def _seconds_left(using: str) -> float:
     return min(max((first.next_run_at - first.now).total_seconds(), 0.0), LONGEST_WAIT)
 
 
-def _run_and_plan(job: PeriodicJob, now: datetime, using: str) -> None:
-    """Run a locked row if it is due, and write what came of it and when it is due again."""
-    before = _written(job)
-    if job.next_run_at is not None:
-        job.last_error = _try_to_run(job, now, using)
-    plan_after(job, now)
-    if _written(job) != before:
-        job.save(using=using, update_fields=("next_run_at", "last_run_at", "last_message_id", "last_error"))
-
-
-def _written(job: PeriodicJob) -> tuple[object, ...]:
-    return job.next_run_at, job.last_run_at, job.last_message_id, job.last_error
-
-
-def _try_to_run(job: PeriodicJob, now: datetime, using: str) -> str:
-    """Publish the job; the reason when it was not, or nothing. A fault of one job must not hold up the others."""
-    try:
-        with transaction.atomic(using=using):
-            run_locked(job, now, using)
-    except (BrokerError, ValueError) as error:
-        return str(error)[:LONGEST_ERROR]
-    return ""
-
-
-def run_locked(job: PeriodicJob, now: datetime, using: str = DEFAULT_DB_ALIAS) -> None:
-    """Publish a locked row's job. Raises QueueGone, JobUnfinished and what `publish` does."""
+def publish_job(job: PeriodicJob, using: str = DEFAULT_DB_ALIAS) -> int | None:
+    """Publish a locked row's job; returns its id. Raises QueueGone, JobUnfinished and what `publish` does."""
     if job.queue is None:
         raise QueueGone("Its queue was deleted; choose another one.")
     if job.unique and (unfinished := _unfinished(job, using)) is not None:
         raise JobUnfinished(f"Skipped: message {unfinished}, the job of the run before, is unfinished.")
-    job.last_message_id = _publish(job, using)
-    job.last_run_at = now
+    return _publish(job, using)
 
 
 def _unfinished(job: PeriodicJob, using: str) -> int | None:

@@ -6,7 +6,7 @@ is written in the transaction that runs it, so each run is made once. The clock 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -16,13 +16,15 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from queues.cron import InvalidSchedule, next_run
-from queues.errors import OperationError
+from queues.errors import BrokerError, OperationError
 from queues.models.cron_schedule import CronSchedule
 
 #: The fields after a change of which a row is planned anew.
 PLANNED_BY = frozenset({"cron", "timezone", "enabled"})
 #: Characters of an error that a row keeps.
 LONGEST_ERROR = 1000
+#: Rows that are run in one transaction.
+BATCH = 100
 
 Row = TypeVar("Row", bound=CronSchedule)
 
@@ -35,10 +37,28 @@ class PlannedNotFound(OperationError):
     """There is no such periodic job or schedule any more."""
 
 
-def locked_due(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Those that are due and that no other process has, for this transaction; `now` is the database's time."""
+def run_due(rows: QuerySet[Any], run: Callable[[Any], Any], last: str, refused: str = "{}") -> list[Any]:
+    """Run each row that is due and that no other process has, and plan its next run after now: missed runs are not
+    piled up. Returns what `run` has made, which is also written to the field `last`. For a transaction.
+
+    What keeps one from running is written to its `last_error`, and holds up neither its schedule nor the others.
+    """
     due = rows.filter(Q(next_run_at__lte=Now()) | Q(next_run_at=None), enabled=True).annotate(now=Now())
-    return due.order_by("next_run_at").select_for_update(skip_locked=True, of=("self",))  # type: ignore[no-any-return]
+    fields, made = ("next_run_at", "last_run_at", last, "last_error"), []
+    for row in due.order_by("next_run_at").select_for_update(skip_locked=True, of=("self",))[:BATCH]:
+        before = [getattr(row, field) for field in fields]
+        if row.next_run_at is not None:
+            try:
+                with transaction.atomic(using=rows.db):
+                    made.append(run(row))
+                setattr(row, last, made[-1])
+                row.last_run_at, row.last_error = row.now, ""
+            except (BrokerError, ValueError) as error:
+                row.last_error = refused.format(error)[:LONGEST_ERROR]
+        _plan_after(row, row.now)
+        if before != [getattr(row, field) for field in fields]:
+            row.save(using=rows.db, update_fields=fields)
+    return made
 
 
 def locked(rows: QuerySet[Row], planned: Row) -> Row:
@@ -49,7 +69,7 @@ def locked(rows: QuerySet[Row], planned: Row) -> Row:
     return row
 
 
-def plan_after(planned: Any, now: datetime) -> None:
+def _plan_after(planned: Any, now: datetime) -> None:
     """Plan the next run after one; what prevents that is written to `last_error`."""
     try:
         planned.next_run_at = next_run(planned.cron, planned.timezone, now)

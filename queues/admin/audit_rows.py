@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from django.contrib import admin
@@ -108,30 +108,27 @@ class RowList(KeysetChangeList):
     def by_id(self) -> bool:
         return self.search is not None and self.search.is_id
 
+    @property
+    def keyset(self) -> Sequence[str]:
+        return ("seq",) if self.by_id else ("-seq",)
+
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         # By a sum, so that no plan walks the whole chain in order until it meets the id.
         return [(F("seq") + 0).asc()] if self.by_id else ["-seq"]
 
     def get_results(self, request: HttpRequest) -> None:
         self.chain = chain_id(request)
-        after, self.after = self._parsed(self.after), ""
-        if self.by_id:
-            if after is not None:
-                self.queryset = self.queryset.filter(seq__gt=after)
-            super().get_results(request)
-        elif self.search is not None or EventFilter.parameter_name in request.GET:
-            self._look(request, after)
+        if self.after and number(self.after, 18) < 0:
+            raise IncorrectLookupParameters(self.after)
+        if not self.by_id and (self.search is not None or EventFilter.parameter_name in request.GET):
+            self._look(request)
         else:
-            if after is not None:
-                self.queryset = self.queryset.filter(seq__lt=after)
             super().get_results(request)
-        if after is not None:
-            self.first_page = self.get_query_string()
 
-    def _look(self, request: HttpRequest, after: int | None) -> None:
+    def _look(self, request: HttpRequest) -> None:
         seqs = AuditRow.objects.filter(chain_id=self.chain).values_list("seq", flat=True)
         first = seqs.order_by("seq").first() or 0
-        end = after if after is not None else (seqs.order_by("-seq").first() or 0) + 1
+        end = number(self.after, 18) if self.after else (seqs.order_by("-seq").first() or 0) + 1
         low = max(first, end - WINDOW)
         self.queryset = self.queryset.filter(seq__gte=low, seq__lt=end)
         super().get_results(request)
@@ -140,12 +137,6 @@ class RowList(KeysetChangeList):
         elif low > first:
             self.next_page = self.get_query_string({AFTER: str(low)})
         self.looked_at = f"seq {low:,} to {end - 1:,}"
-
-    def _parsed(self, after: str) -> int | None:
-        seq = number(after, 18)
-        if after and seq < 0:
-            raise IncorrectLookupParameters(after)
-        return seq if after else None
 
 
 @admin.register(AuditRow)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -30,6 +30,7 @@ class UncountedPaginator(Paginator):  # type: ignore[type-arg]
 class KeysetChangeList(ChangeList):
     """Shows `list_per_page` rows after those that `?after=` names: the values of the admin's `keyset` fields."""
 
+    model_admin: KeysetAdmin
     after: str = ""
     next_page: str = ""
     first_page: str = ""
@@ -51,20 +52,16 @@ class KeysetChangeList(ChangeList):
     @property
     def keyset(self) -> Sequence[str]:
         """The fields that order the list."""
-        return self._admin.keyset
-
-    @property
-    def _admin(self) -> KeysetAdmin:
-        return cast(KeysetAdmin, self.model_admin)
+        return self.model_admin.keyset
 
     def get_results(self, request: HttpRequest) -> None:
         rows = self.queryset
         if self.after:
             rows = rows.filter(self._beyond(self.after.split(",")))
         most = self.list_per_page + 1
-        found = list(self._admin.within_reach(rows, self, most)[:most])
+        found = list(self.model_admin.within_reach(rows, self, most)[:most])
         more, found = len(found) > self.list_per_page, found[: self.list_per_page]
-        self._admin.prepare_rows(found)
+        self.model_admin.prepare_rows(found)
         self.result_list = found
         self.result_count = len(found)
         self.full_result_count = None

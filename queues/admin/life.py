@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString
 
 from queues.admin.worker import html_table
 from queues.models import ArchivedMessage, Message
-from queues.operations.life import find_archived, life_of
+from queues.operations.life import is_archived, life_of
 
 #: The id of a message in an address: 64 bits with a sign.
 ID: Final = re.compile(r"-?[0-9]{1,18}|-?[0-8][0-9]{18}", re.ASCII)
@@ -33,7 +33,7 @@ def _time(at: datetime | None) -> str:
 def archived_page(id: str) -> HttpResponseRedirect | None:
     """The page of a finished message; None when the archive has none, or is too large to be searched in time."""
     try:
-        found = find_archived(int(id)) if ID.fullmatch(id) else []
+        found = ID.fullmatch(id) is not None and is_archived(int(id))
     except OperationalError:
         return None
     return HttpResponseRedirect(reverse("admin:queues_archivedmessage_change", args=[int(id)])) if found else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -53,20 +53,6 @@ class RunOptions:
         return {**dataclasses.asdict(self), "since": since}
 
 
-def parse_since(text: str) -> datetime:
-    """A day, or a time in ISO 8601; UTC unless it says otherwise. Raises InvalidOptions."""
-    try:
-        if len(text) <= len("2026-11-22"):
-            day = date.fromisoformat(text)
-            return datetime(day.year, day.month, day.day, tzinfo=UTC)
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidOptions(
-            f"since: {text!r} is no time; write it like 2026-11-22 or 2026-11-22T08:30:00+01:00"
-        ) from error
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
 def default_output() -> str:
     """ETL_OUTPUT as the job takes it: without a scheme it is a path on this machine, made absolute."""
     output = str(settings.ETL_OUTPUT) or str(settings.DATA_DIR / "etl")
@@ -81,8 +67,6 @@ def config_for(run: int, output: str, options: RunOptions, progress: Path, using
         run=run, output=output, master=settings.SPARK_MASTER, database=parameters, jar=str(jar) if jar else None,
         driver_memory=settings.BROKER_ETL_DRIVER_MEMORY, executor_memory=settings.BROKER_ETL_EXECUTOR_MEMORY,
         readers=settings.BROKER_ETL_READERS, archive_days=settings.BROKER_ARCHIVE_DAYS,
-        compact_files=settings.BROKER_ETL_COMPACT_FILES, bodies=options.bodies, body_schema=options.body_schema,
-        since=options.since.astimezone(UTC).isoformat() if options.since else None, verify=options.verify,
-        busy_percent=settings.BROKER_ETL_BUSY_PERCENT, progress=str(progress),
-        classes=str(settings.DATA_DIR.absolute() / "etl" / "classes"),
+        compact_files=settings.BROKER_ETL_COMPACT_FILES, busy_percent=settings.BROKER_ETL_BUSY_PERCENT,
+        progress=str(progress), classes=str(settings.DATA_DIR.absolute() / "etl" / "classes"), **options.dump(),
     )  # fmt: skip

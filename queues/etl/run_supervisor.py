@@ -47,6 +47,8 @@ class RunSupervisor:
         self.run = run
         self.using = using
         self.options = RunOptions.load(run.options)
+        #: Is given the progress, too.
+        self.show: Callable[[str, int, int], None] | None = None
         self._waiting: dict[str, Any] = {}
         self._warnings: list[str] = []
         self._written = 0.0
@@ -65,18 +67,21 @@ class RunSupervisor:
         """The job's configuration."""
         return config_for(self.run.pk, self.run.output, self.options, progress, self.using).text()
 
-    def job_started(self, log: Path) -> None:
-        self._set(log=str(log))
-
     def take_line(self, line: dict[str, Any]) -> None:
         """A line of the job's progress."""
         if "stage" in line:
-            self._set(stage=line["stage"], done=line["done"], total=line["total"])
+            self._note(line["stage"], line["done"], line["total"])
         if "warning" in line:
             self._warnings.append(line["warning"])
-            self._set(warnings=self._warnings)
+            self.set(warnings=self._warnings)
 
-    def _set(self, **fields: Any) -> None:
+    def _note(self, stage: str, done: int, total: int) -> None:
+        self.set(stage=stage, done=done, total=total)
+        if self.show is not None:
+            self.show(stage, done, total)
+
+    def set(self, **fields: Any) -> None:
+        """Have fields of the row written with its next heartbeat."""
         self._waiting |= fields
 
     def look(self) -> None:
@@ -105,10 +110,10 @@ class RunSupervisor:
     def conclude(self, outcome: dict[str, Any]) -> None:
         """Write how the job has ended; if it has ended well, verify the audit chains first. Raises Cancelled."""
         if "error" in outcome:
-            return self.end_failed(outcome["error"])
+            return self.end(EtlState.FAILED, error=outcome["error"])
         result = outcome["result"]
         tables = result["tables"].values()
-        self._set(
+        self.set(
             number=result["number"], window_from=result["window_from"], window_to=result["window_to"],
             late_rows=result["late_rows"], rows_in=sum(table["rows_in"] for table in tables),
             rows_out=sum(table["rows_out"] for table in tables), bytes=sum(table["bytes"] for table in tables),
@@ -121,7 +126,7 @@ class RunSupervisor:
             except (AuditError, OSError, EtlError, DatabaseError, psycopg.Error) as error:
                 self._warnings.append(f"The audit chains could not be verified: {error}")
         result["seconds"]["verifying"] += round(monotonic() - started, 3)
-        self._end(EtlState.SUCCEEDED, figures=result, warnings=self._warnings)
+        self.end(EtlState.SUCCEEDED, figures=result, warnings=self._warnings)
         return None
 
     def _verify(self, proven: list[Proven]) -> dict[str, Any]:
@@ -130,31 +135,20 @@ class RunSupervisor:
         return figures(outcomes)
 
     def _verified(self, progress: VerificationProgress) -> None:
-        self._set(stage="verifying", done=progress.done, total=progress.total)
+        self._note("verifying", progress.done, progress.total)
         self.write_progress()
 
-    def end_failed(self, error: str) -> None:
-        self._end(EtlState.FAILED, error=error)
-
-    def end_cancelled(self) -> None:
-        self._end(EtlState.CANCELLED)
-
-    def _end(self, state: EtlState, **fields: Any) -> None:
-        """Write the end, however long the database takes to come back."""
+    def end(self, state: EtlState, **fields: Any) -> None:
+        """Write the end as soon as the database is there. Raises OperationalError when it does not come back."""
         values = {**self._waiting, **fields, "state": state, "ended_at": Now(), "heartbeat_at": Now()}
         rows = EtlRun.objects.using(self.using).filter(pk=self.run.pk, state=EtlState.RUNNING)
-        _patiently(lambda: rows.update(**values), self.using)
-
-
-def _patiently(action: Callable[[], Any], using: str) -> None:
-    """Do something in the database as soon as it is there. Raises OperationalError when it does not come back."""
-    deadline = monotonic() + PATIENCE
-    while True:
-        try:
-            action()
-            return
-        except AWAY:
-            connections[using].close()
-            if monotonic() > deadline:
-                raise
-            sleep(1.0)
+        deadline = monotonic() + PATIENCE
+        while True:
+            try:
+                rows.update(**values)
+                return
+            except AWAY:
+                connections[self.using].close()
+                if monotonic() > deadline:
+                    raise
+                sleep(1.0)

@@ -41,27 +41,29 @@ PASSED_ON_PREFIXES = ("LC_", "SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "AWS_", "
 TAIL = 2000
 
 
-def supervise(run_id: int) -> None:
-    """Take a queued run through to its end. What happens to it stands in its row afterwards."""
+def supervise(run_id: int, show: Callable[[str, int, int], None] | None = None) -> None:
+    """Take a queued run through to its end, and show its progress. What happens to it stands in its row afterwards."""
     from queues.etl.run_supervisor import Cancelled, RunSupervisor
+    from queues.models import EtlState
 
     supervisor = RunSupervisor.take(run_id)
     if supervisor is None:
         return
+    supervisor.show = show
     try:
         with job_process(run_id, supervisor.config_text) as job:
-            supervisor.job_started(job.log)
+            supervisor.set(log=str(job.log))
             outcome = follow(job, supervisor.take_line, supervisor.look)
         supervisor.conclude(outcome)
     except Cancelled:
-        supervisor.end_cancelled()
+        supervisor.end(EtlState.CANCELLED)
     except (TimedOut, JobDied) as error:
-        supervisor.end_failed(str(error))
+        supervisor.end(EtlState.FAILED, error=str(error))
     except KeyboardInterrupt:
-        supervisor.end_cancelled()
+        supervisor.end(EtlState.CANCELLED)
         raise
     except Exception as error:
-        supervisor.end_failed(f"{type(error).__name__}: {error}")
+        supervisor.end(EtlState.FAILED, error=f"{type(error).__name__}: {error}")
         raise
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import psutil
@@ -51,9 +52,10 @@ def create(
         raise OutputBusy(f"run {busy.pk} into {where}" if busy else where) from error
 
 
-def run(made: EtlRun) -> EtlRun:
-    """Take a queued run through to its end, looking after it in this process; returns it as it has ended."""
-    runner.supervise(made.pk)
+def run(made: EtlRun, show: Callable[[str, int, int], None] | None = None) -> EtlRun:
+    """Take a queued run through to its end, looking after it in this process; returns it as it has ended. `show` is
+    given the stage, and how many rows of about how many are done."""
+    runner.supervise(made.pk, show)
     made.refresh_from_db()
     return made
 

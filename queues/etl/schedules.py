@@ -8,19 +8,18 @@ and publishes its task; so each run is made once. The clock is the database's.
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from queues import extras
+from queues import extras, planning
 from queues.etl import runs
 from queues.etl.errors import EtlError, NoCelery
 from queues.etl.options import RunOptions
 from queues.models import EtlRun, EtlSchedule, EtlState
-from queues.planning import LONGEST_ERROR, locked, locked_due, plan_after
 
 logger = logging.getLogger(__name__)
 
@@ -58,37 +57,17 @@ def options_of(schedule: EtlSchedule) -> RunOptions:
 
 
 def run_due() -> list[EtlRun]:
-    """Make a run for each schedule that is due, and plan its next one after now: missed runs are not piled up.
-
-    What keeps one from beginning is written to its `last_error`, and the schedule goes on. Raises Django's database
-    errors: then nothing was begun.
-    """
+    """Make a run for each schedule that is due. Raises Django's database errors: then nothing was begun."""
     with transaction.atomic():
-        due = locked_due(EtlSchedule.objects.all())
-        return [run for schedule in due if (run := _run_and_plan(schedule, schedule.now)) is not None]
+        return planning.run_due(EtlSchedule.objects.all(), _run, "last_run", "Skipped: {}")
 
 
-def _run_and_plan(schedule: EtlSchedule, now: datetime) -> EtlRun | None:
-    """Run a locked schedule if it is due, and write what came of it and when it is due again."""
-    run = None
-    if schedule.next_run_at is not None:
-        run = _try_to_run(schedule, now)
-    plan_after(schedule, now)
-    schedule.save(update_fields=("next_run_at", "last_run_at", "last_run", "last_error"))
-    return run
-
-
-def _try_to_run(schedule: EtlSchedule, now: datetime) -> EtlRun | None:
-    """Begin, or note what prevents it: a fault of one schedule must not hold up the others."""
+def _run(schedule: EtlSchedule) -> EtlRun:
     try:
-        with transaction.atomic():
-            schedule.last_run = launch(options_of(schedule), f"schedule {schedule.name}")
+        return launch(options_of(schedule), f"schedule {schedule.name}")
     except EtlError as error:
-        schedule.last_error = f"Skipped: {error}"[:LONGEST_ERROR]
         logger.warning("the ETL schedule %s was skipped: %s", schedule.name, error)
-        return None
-    schedule.last_run_at, schedule.last_error = now, ""
-    return schedule.last_run
+        raise
 
 
 # By an operator.
@@ -97,7 +76,7 @@ def _try_to_run(schedule: EtlSchedule, now: datetime) -> EtlRun | None:
 def run_now(schedule: EtlSchedule, by: str) -> EtlRun:
     """Begin a run whatever the schedule, which stays as it is. Raises EtlError or PlannedNotFound."""
     with transaction.atomic():
-        row = locked(EtlSchedule.objects.all(), schedule)
+        row = planning.locked(EtlSchedule.objects.all(), schedule)
         row.last_run = launch(options_of(row), f"{by}, schedule {row.name}")
         row.last_run_at, row.last_error = timezone.now(), ""
         row.save(update_fields=("last_run", "last_run_at", "last_error"))

@@ -17,6 +17,7 @@ from typing import Any
 import psycopg
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import DataError, InterfaceError, OperationalError, ProgrammingError
+from django.utils.dateparse import parse_datetime
 
 from queues.api import LONGEST_TIME
 from queues.errors import BrokerError
@@ -227,6 +228,17 @@ def seconds(text: str) -> float:
     if not 0 <= value <= LONGEST_TIME:
         raise argparse.ArgumentTypeError(f"{text!r} is no time: seconds, such as 30 or 0.5")
     return value
+
+
+def moment(text: str) -> datetime.datetime:
+    """An argument: a day, or a time in ISO 8601; UTC unless it says otherwise."""
+    try:
+        at = parse_datetime(text)
+    except ValueError:
+        at = None
+    if at is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; write it like 2026-11-22 or 2026-11-22T08:30:00+01:00")
+    return at if at.tzinfo else at.replace(tzinfo=datetime.UTC)
 
 
 def number(least: int) -> Callable[[str], int]:

@@ -45,11 +45,6 @@ class _ReachesSegments:
 
 
 @MessageId.register_lookup
-class _Exact(_ReachesSegments, IntegerFieldExact):
-    pass
-
-
-@MessageId.register_lookup
 class _In(_ReachesSegments, In):
     def near(self, value: Any) -> Any:
         return [id for id in value if id is not None and LEAST_ID <= id <= GREATEST_ID]
@@ -62,11 +57,7 @@ class _Beyond(_ReachesSegments):
         return max(value - LARGEST_SEGMENT, LEAST_ID)
 
 
-@MessageId.register_lookup
-class _GreaterThan(_Beyond, IntegerGreaterThan):
-    pass
-
-
-@MessageId.register_lookup
-class _GreaterThanOrEqual(_Beyond, IntegerGreaterThanOrEqual):
-    pass
+for reach, lookup in (
+    (_ReachesSegments, IntegerFieldExact), (_Beyond, IntegerGreaterThan), (_Beyond, IntegerGreaterThanOrEqual)
+):  # fmt: skip
+    MessageId.register_lookup(type(lookup.__name__, (reach, lookup), {}))

@@ -26,18 +26,7 @@ from django.utils import timezone
 from queues.errors import BrokerError, Busy, OperationError
 from queues.models import BulkAction, BulkOperation, BulkState, Message, Outcome, Overflow, Queue, State
 from queues.operations.audit_log import record, record_id
-from queues.operations.messages import (
-    arrived,
-    get_queue,
-    given,
-    move_some,
-    newest,
-    no_progress,
-    no_room,
-    purge_batches,
-    room_in,
-    unpack,
-)
+from queues.operations.messages import arrived, get_queue, move_some, newest, no_room, purge_batches, room_in, unpack
 from queues.operations.search import Criteria, Look, Search
 from queues.reach import Operation, Protocol, may_reach
 from queues.store import query, whole
@@ -140,19 +129,17 @@ def _step(id: int, using: str) -> bool:
     operation = _locked(id, using, skip_locked=True)
     if operation is None:
         return False
-    before = operation.cursor, operation.looked, operation.done, operation.skipped
     try:
         with transaction.atomic(using=using):
             _advance(operation, using)
+            operation.save(using=using)
     except BrokerError as error:
-        operation.cursor, operation.looked, operation.done, operation.skipped = before
-        operation.error = str(error)
-        _end(operation, BulkState.FAILED, operation.by, using)
-    else:
-        if not operation.cursor:
-            _end(operation, BulkState.DONE, operation.by, using)
-    operation.save(using=using)
-    return operation.state == BulkState.RUNNING
+        operation.refresh_from_db(using=using)
+        _end(operation, BulkState.FAILED, operation.by, using, str(error))
+        return False
+    if not operation.cursor:
+        _end(operation, BulkState.DONE, operation.by, using)
+    return bool(operation.cursor)
 
 
 def _locked(id: int, using: str, skip_locked: bool = False) -> BulkOperation | None:
@@ -164,12 +151,9 @@ def _locked(id: int, using: str, skip_locked: bool = False) -> BulkOperation | N
 def cancel(id: int, by: str, using: str = DEFAULT_DB_ALIAS) -> bool:
     """End an operation after the step under way; what was done stays done. False when it has ended already."""
     with transaction.atomic(using=using):
-        operation = _locked(id, using)
-        if operation is None:
-            return False
-        _end(operation, BulkState.CANCELLED, by, using)
-        operation.save(using=using)
-    return True
+        if operation := _locked(id, using):
+            _end(operation, BulkState.CANCELLED, by, using)
+    return operation is not None
 
 
 def forget_old(days: int, using: str = DEFAULT_DB_ALIAS) -> int:
@@ -200,31 +184,23 @@ def _running(using: str) -> list[int]:
     return list(rows.order_by("id").values_list("pk", flat=True)[:100])
 
 
-def _try_step(id: int, using: str) -> bool:
+def _try_step(id: int, using: str, again: bool = True) -> bool:
     """A step whose fault, but for the database being away, ends its own operation only; whether there is more to do."""
-    for last in (False, True):
-        try:
-            return step(id, using)
-        except OperationalError:
-            raise
-        except Busy:
-            return False
-        except IntegrityError as error:  # a key was taken in the same moment: the next try sees it
-            if last:
-                _fail(id, error, using)
-        except (Error, ValueError, TypeError) as error:
-            logger.exception("bulk operation %d cannot go on", id)
-            _fail(id, error, using)
-            break
-    return False
-
-
-def _fail(id: int, error: Exception, using: str) -> None:
-    with transaction.atomic(using=using):
-        if operation := _locked(id, using):
-            operation.error = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            _end(operation, BulkState.FAILED, operation.by, using)
-            operation.save(using=using)
+    try:
+        return step(id, using)
+    except OperationalError:
+        raise
+    except Busy:
+        return False
+    except (Error, ValueError, TypeError) as error:
+        if again and isinstance(error, IntegrityError):  # a key was taken in the same moment: the next try sees it
+            return _try_step(id, using, again=False)
+        logger.exception("bulk operation %d cannot go on", id)
+        with transaction.atomic(using=using):
+            if operation := _locked(id, using):
+                text = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+                _end(operation, BulkState.FAILED, operation.by, using, text)
+        return False
 
 
 class LocalRunner:
@@ -352,9 +328,13 @@ class _Step:
     def _deliver_now(self, queue: Queue, state: State, _: str, ids: list[int]) -> int:
         return self._moved(queue, queue, state, ids, "deliver-now", now=True)
 
-    def _moved(self, source: Queue, target: Queue, state: State, ids: list[int], event: str, **how: bool) -> int:
-        parameters = given(event, ids, self.by, named=self.named, **how)
-        return move_some(source, target, [state], None, parameters, no_progress, self.using)
+    def _moved(
+        self, source: Queue, target: Queue, state: State, ids: list[int], event: str, now: bool = False,
+        home: bool = False,
+    ) -> int:  # fmt: skip
+        return move_some(
+            source, target, [state], self.using, event=event, by=self.by, ids=ids, named=self.named, now=now, home=home
+        )
 
     def _delay(self, queue: Queue, state: State, _: str, ids: list[int]) -> int:
         if state == State.READY:
@@ -397,8 +377,9 @@ class _Step:
         return int(count)
 
 
-def _end(operation: BulkOperation, state: BulkState, by: str, using: str) -> None:
+def _end(operation: BulkOperation, state: BulkState, by: str, using: str, error: str = "") -> None:
     """Note that an operation has ended, in its row and in the operators' chain."""
-    operation.state, operation.ended_at = state, timezone.now()
+    operation.state, operation.error, operation.ended_at = state, error, timezone.now()
+    operation.save(using=using)
     detail = f"{operation.done:,} done, {operation.skipped:,} left alone"
-    record(by, state, record_id(operation), f"{detail}: {operation.error}" if operation.error else detail, using)
+    record(by, state, record_id(operation), f"{detail}: {error}" if error else detail, using)

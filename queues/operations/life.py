@@ -60,14 +60,13 @@ class Step:
         return ", ".join(filter(None, (self.detail, with_others)))
 
 
-def find_archived(id: int, using: str = DEFAULT_DB_ALIAS) -> list[ArchivedMessage]:
-    """The rows of the archive with this first id, oldest first, without payloads: most often one.
+def is_archived(id: int, using: str = DEFAULT_DB_ALIAS) -> bool:
+    """Whether the archive has a message with this first id.
 
     Raises OperationalError when the archive is too large to be searched in `ARCHIVE_TIMEOUT`.
     """
     with time_limit(ARCHIVE_TIMEOUT, using):
-        rows = ArchivedMessage.objects.using(using).with_id(id).defer("payload", "result")
-        return sorted(rows.order_by()[:MOST_ROWS], key=lambda row: row.finished_at)
+        return ArchivedMessage.objects.using(using).with_id(id).exists()
 
 
 def life_of(message: Message | ArchivedMessage, using: str = DEFAULT_DB_ALIAS) -> list[Step]:

@@ -64,22 +64,23 @@ def remove_messages(name: str, ids: Sequence[int], using: str = DEFAULT_DB_ALIAS
     """Remove single messages that no consumer has; returns how many there were. Raises QueueNotFound."""
     queue = get_queue(name, using)
     states = (State.READY, State.DELAYED, State.DEAD)
-    return sum(sum(purge_batches(queue.pk, state, Outcome.REMOVED, using, ids, by)) for state in states)
+    named = bool(by)
+    return sum(sum(purge_batches(queue.pk, state, Outcome.REMOVED, using, ids, by, named=named)) for state in states)
 
 
 def purge_batches(
     queue: int, state: State, outcome: Outcome, using: str, ids: Sequence[int] | None = None, by: str = "",
-    high: int | None = None, named: bool | None = None,
+    high: int | None = None, named: bool = False,
 ) -> Iterator[int]:  # fmt: skip
     """Remove what is there now, or was when `newest` gave `high`, batch by batch: the size of each.
 
-    `named`: whether the chain of operators has a row for each; None: if there are `ids`.
+    `named`: whether the chain of operators has a row for each.
     """
     high = newest(using) if high is None else high
     limit = LEASE_BATCH if state in LEASES else BATCH
     parameters = {
         "queue": queue, "state": int(state), "outcome": int(outcome), "limit": limit, "high": high,
-        "ids": None if ids is None else list(ids), "by": by, "named": _named(ids, by) if named is None else named,
+        "ids": None if ids is None else list(ids), "by": by, "named": named,
         "event": "remove" if outcome == Outcome.REMOVED else "purge",
     }  # fmt: skip
 
@@ -122,34 +123,24 @@ def move(
     if not may_reach(Protocol.OPERATOR, Operation.PUBLISH, "queue", target):
         raise OperationError(f"Nothing can be moved to {target!r}: it is the system's.")
     from_, to = get_queue(source, using), get_queue(target, using)
-    return move_some(from_, to, states, limit, given("move", None, by), progress, using)
-
-
-def given(
-    event: str, ids: Sequence[int] | None, by: str, *, now: bool = False, home: bool = False, named: bool | None = None
-) -> dict[str, Any]:
-    """The arguments of move.sql beside the queues: the event, the messages, the operator."""
-    return {
-        "event": event, "ids": None if ids is None else list(ids), "by": by, "now": now, "home": home,
-        "named": _named(ids, by) if named is None else named,
-    }  # fmt: skip
-
-
-def _named(ids: Sequence[int] | None, by: str) -> bool:
-    return ids is not None and bool(by)
+    return move_some(from_, to, states, using, event="move", by=by, limit=limit, progress=progress)
 
 
 def move_some(
-    source: Queue, target: Queue, states: Iterable[State], limit: int | None, parameters: dict[str, Any],
-    progress: Progress, using: str,
+    source: Queue, target: Queue, states: Iterable[State], using: str, *, event: str, by: str, limit: int | None = None,
+    ids: list[int] | None = None, progress: Progress = no_progress, named: bool = False, now: bool = False,
+    home: bool = False,
 ) -> int:  # fmt: skip
-    """Move as `given` says, batch by batch; returns how many. Raises QueueFull or QueueNotFound."""
-    done, high = 0, newest(using)
+    """Move batch by batch, of some messages or of all, as move.sql does; returns how many. Raises QueueFull or
+    QueueNotFound."""
+    done = 0
+    given = {
+        "event": event, "ids": ids, "by": by, "high": newest(using), "named": named, "now": now, "home": home
+    }  # fmt: skip
     for state in states:
         while limit is None or done < limit:
             size = BATCH if limit is None else min(BATCH, limit - done)
-            some = parameters | {"state": int(state), "high": high}
-            moved = whole(partial(_move_batch, source, target, size, some, using), using)
+            moved = whole(partial(_move_batch, source, target, size, given | {"state": int(state)}, using), using)
             if not moved:
                 break
             done += moved

@@ -12,7 +12,7 @@ from django.utils import timezone
 from queues.errors import InvalidFields, OperationError
 from queues.models import PeriodicJob
 from queues.operations.messages import get_queue
-from queues.periodic import run_locked
+from queues.periodic import publish_job
 from queues.planning import locked, save_planned
 
 #: The fields that may be changed.
@@ -76,6 +76,6 @@ def run_now(job: PeriodicJob, using: str = DEFAULT_DB_ALIAS) -> int | None:
     """
     with transaction.atomic(using=using):
         row = locked(list_periodic(using), job)
-        run_locked(row, timezone.now(), using)
+        row.last_message_id, row.last_run_at = publish_job(row, using), timezone.now()
         row.save(using=using, update_fields=("last_run_at", "last_message_id"))
     return row.last_message_id

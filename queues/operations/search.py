@@ -185,57 +185,46 @@ class Search:
             raise OperationError(f"There is no such cursor: {cursor or self.criteria.until!r}.") from error
 
     def _look_in_store(self, cursor: str, most: int, rows: int) -> Look:
-        walks = self._walks
         stage, _, place = cursor.partition(":")
-        number, after = (int(stage), int(place)) if cursor else (self._next_walk(0), LEAST_ID)
-        if not 0 <= number < len(walks):
+        wanted, after = (int(stage), int(place)) if cursor else (0, LEAST_ID)
+        number = next((n for n in self._walks if n >= wanted >= 0), None)
+        if number is None:
             return Look([], 0, "")
+        if number > wanted:
+            after = LEAST_ID
         [(ids, looked, last)] = query(
-            "find_messages", self.using, **self._filters, **walks[number], after=after, rows=rows, most=most,
+            "find_messages", self.using, **self._filters, **self._walks[number], after=after, rows=rows, most=most,
             high=self._high, since=self.criteria.since, until=self.criteria.until, ids=list(self.criteria.ids),
         )  # fmt: skip
         found = list(ids or ())
         if looked == rows or len(found) == most:
             cursor = f"{number}:{last}"
         else:
-            following = self._next_walk(number + 1)
-            cursor = f"{following}:{LEAST_ID}" if following < len(walks) else ""
+            cursor = next((f"{n}:{LEAST_ID}" for n in self._walks if n > number), "")
         return Look(found, looked, cursor)
 
-    def _next_walk(self, number: int) -> int:
-        """The next way that is not known to lead to nothing. A cursor has its number: the ways stay the same."""
-        while number < len(self._walks) and number in self._empty:
-            number += 1
-        return number
-
     @cached_property
-    def _empty(self) -> set[int]:
-        """The ways by states of a queue in which it has no message."""
-        if len(self._walks) < 2 or self.queue is None:
-            return set()
-        counts = queue_counts(self.queue.pk, self.using)
-        known = {n for n, name in enumerate(STATES) if not getattr(counts, name)}
-        return known if self._leases else known | {list(STATES).index("leased")}
-
-    @cached_property
-    def _walks(self) -> list[dict[str, Any]]:
-        """The ways to go, one after the other. Of a queue each state has its index but leases."""
+    def _walks(self) -> dict[int, dict[str, Any]]:
+        """The ways to go, one after the other, by their numbers in cursors. Of a queue each state has its index but
+        leases; a state without a message is left out."""
         wanted = STATES.get(self.criteria.state)
         common = {"state": None, "states": wanted and list(map(int, wanted)), "queues": None}
         if self.criteria.ids:
-            return [common | {"way": "ids"}]
+            return {0: common | {"way": "ids"}}
         if self.criteria.key:
             every = Queue.objects.using(self.using).values_list("pk", flat=True)
-            return [common | {"way": "key", "queues": [self.queue.pk] if self.queue else list(every)}]
+            return {0: common | {"way": "key", "queues": [self.queue.pk] if self.queue else list(every)}}
         if self.queue is None or wanted == STATES["leased"]:
-            return [common | {"way": "all"}]
+            return {0: common | {"way": "all"}}
         if wanted is not None:
-            return [common | {"way": "queue", "state": int(wanted[0])}]
+            return {0: common | {"way": "queue", "state": int(wanted[0])}}
         leases = common | {"way": "all", "states": list(map(int, STATES["leased"]))}
-        return [
-            leases if name == "leased" else common | {"way": "queue", "state": int(states[0])}
-            for name, states in STATES.items()
-        ]
+        counts = queue_counts(self.queue.pk, self.using)
+        return {
+            n: leases if name == "leased" else common | {"way": "queue", "state": int(states[0])}
+            for n, (name, states) in enumerate(STATES.items())
+            if getattr(counts, name) and (self._leases or name != "leased")
+        }
 
     def _look_in_archive(self, cursor: str, most: int, narrower: int) -> Look:
         now = timezone.now()

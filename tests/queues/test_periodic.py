@@ -102,7 +102,7 @@ def test_without_periodic_jobs_there_is_nothing_to_do_for_a_minute() -> None:
 
 @pytest.mark.django_db
 def test_more_jobs_than_fit_into_a_transaction_are_due_at_once_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(periodic, "BATCH", 2)
+    monkeypatch.setattr(planning, "BATCH", 2)
     for n in range(3):
         due_job(f"job {n}")
     assert run_due() == 0.0

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.process import RigProcess, free_ports
 
 #: Debian's; its wrapper on the PATH insists on a user of its own.
@@ -28,12 +29,11 @@ class PrivateServer(NamedTuple):
 
 
 @contextlib.contextmanager
-def private_rabbitmq(scratch: Path) -> Iterator[PrivateServer | None]:
-    """Run a RabbitMQ (user and password guest); None where it is not installed. Raises ProcessFailed."""
+def private_rabbitmq(scratch: Path) -> Iterator[PrivateServer]:
+    """Run a RabbitMQ (user and password guest). Raises BenchError where it is not installed, or ProcessFailed."""
     program = _RABBITMQ if os.path.exists(_RABBITMQ) else shutil.which("rabbitmq-server")
     if program is None or shutil.which("epmd") is None:
-        yield None
-        return
+        raise BenchError("RabbitMQ is not installed here. Compare with one that runs: rabbitmq=amqp://HOST:5672")
     home = scratch / "rabbitmq"
     home.mkdir()
     mapper, port, distribution = free_ports(3)
@@ -60,11 +60,10 @@ def private_rabbitmq(scratch: Path) -> Iterator[PrivateServer | None]:
 
 
 @contextlib.contextmanager
-def private_nats(scratch: Path) -> Iterator[PrivateServer | None]:
-    """Run a NATS server with JetStream, which syncs each message if it can; None where it is not installed."""
+def private_nats(scratch: Path) -> Iterator[PrivateServer]:
+    """Run a NATS server with JetStream, which syncs each message if it can. Raises as `private_rabbitmq` does."""
     if shutil.which(_NATS) is None:
-        yield None
-        return
+        raise BenchError("NATS is not installed here. Compare with one that runs: nats=nats://HOST:4222")
     home = scratch / "nats"
     home.mkdir()
     said = subprocess.run([_NATS, "--version"], capture_output=True, text=True, check=True).stdout

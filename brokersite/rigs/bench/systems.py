@@ -159,8 +159,6 @@ def _rabbitmq(stack: ExitStack, url: str, plan: MeasurementPlan, scratch: Path) 
         login = Login.from_url(url, 5672)
     else:
         server = stack.enter_context(private_rabbitmq(scratch))
-        if server is None:
-            raise BenchError("RabbitMQ is not installed here. Compare with one that runs: rabbitmq=amqp://HOST:5672")
         name = f"RabbitMQ {server.version} quorum"
         login = Login(Endpoint("127.0.0.1", server.port))
 
@@ -185,8 +183,6 @@ def _nats(stack: ExitStack, url: str, plan: MeasurementPlan, scratch: Path) -> S
         note = "JetStream's durability is what that server's sync_interval says; by default it syncs every two minutes."
     else:
         server = stack.enter_context(private_nats(scratch))
-        if server is None:
-            raise BenchError("NATS is not installed here. Compare with one that runs: nats=nats://HOST:4222")
         login = Login(Endpoint("127.0.0.1", server.port))
         note = (
             "JetStream syncs each message before it answers (sync_interval: always)."

@@ -96,8 +96,6 @@ def open_systems(stack: contextlib.ExitStack, compare: Sequence[str], scratch: P
             raise BenchError(f"Celery can be compared with rabbitmq, not with {kind!r}.")
         if not url:
             server = stack.enter_context(private_rabbitmq(scratch))
-            if server is None:
-                raise BenchError("RabbitMQ is not installed here. Compare with one that runs: rabbitmq=amqp://HOST//")
             url = f"amqp://guest:guest@127.0.0.1:{server.port}//"
         else:
             stack.callback(_remove_elsewhere, url, queue)

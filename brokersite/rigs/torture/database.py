@@ -19,6 +19,7 @@ import psycopg
 from brokersite import embedded, embedded_home
 from queues import childprocess
 from queues.engine.access import key_digest
+from queues.etl.job.pacing import stopped
 
 #: The engine's names of its connections.
 ENGINE = "fivewire %"
@@ -101,16 +102,8 @@ class TortureDatabase:
     @contextlib.contextmanager
     def frozen(self, pids: Sequence[int] = ()) -> Iterator[None]:
         """Every process of it, or those named, stands still meanwhile."""
-        stopped = [psutil.Process(pid) for pid in pids] or self.processes()
-        try:
-            for process in stopped:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.suspend()
+        with stopped([psutil.Process(pid) for pid in pids] or self.processes()):
             yield
-        finally:
-            for process in stopped:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.resume()
 
     def cut(self, purpose: str = "%") -> None:
         """Terminate the backends of the engine's connections: of all, or of one purpose ("writer", "listener")."""

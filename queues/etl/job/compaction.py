@@ -55,17 +55,16 @@ def due(small: Mapping[str, list[str]], today: str, least: int) -> dict[str, lis
     return dict([item for item in found.items() if len(item[1]) >= least][:DIRECTORIES])
 
 
-def compact(spark: SparkSession, ledger: Ledger, today: str, least: int) -> dict[str, int]:
-    """Merge the small files; returns how many directories, files and rows those were. Raises RowsMissing,
-    OutputUnusable."""
-    assert ledger.last is not None
-    state = ledger.last.state
+def compact(spark: SparkSession, ledger: Ledger, least: int) -> dict[str, int]:
+    """Merge the small files of days before that of the last window's end; returns how many directories, files and rows
+    those were. Raises RowsMissing, OutputUnusable."""
+    state = ledger.newest.state
     number = ledger.next_number
     moves: list[tuple[str, str]] = []
     removals: list[str] = []
     small = dict(state.small)
     rows = directories = 0
-    for n, (directory, names) in enumerate(due(state.small, today, least).items()):
+    for n, (directory, names) in enumerate(due(state.small, state.at[:10], least).items()):
         # Files may have been deleted by the operator.
         names = sorted(set(names) & set(ledger.files.names(directory)))
         staged = f"{staging(number)}/{n:06d}"

@@ -22,6 +22,14 @@ class Beginning:
     warning: str = ""
 
 
+ANOTHER = "The database is another one than the last run has read: it was restored from a dump, or upgraded."
+EARLIER = "The database does not know of the last run: it was set back to an earlier state."
+GAP = (
+    "The last run was {} days ago, and the archive is kept for {}: what was finished in between may have been dropped "
+    "before it was read. Run it more often."
+)
+
+
 def begin(
     database: JobConnection, last: ExportState | None, output: str, since: str | None, archive_days: int
 ) -> Beginning:
@@ -31,25 +39,14 @@ def begin(
     if last is None:
         return Beginning(Window(None, after, since), moment)
     before = TransactionSnapshot.parse(last.snapshot)
-    reason = _another_database(last, moment) or _earlier_state(database, last, before, after, output)
-    if reason:
-        return _begin_anew(database, reason)
-    return Beginning(Window(before, after, since), moment, since is not None, warning=_gap(last, moment, archive_days))
-
-
-def _another_database(last: ExportState, moment: Moment) -> str:
-    if (last.system, last.database) == (moment.system, moment.database):
-        return ""
-    return "The database is another one than the last run has read: it was restored from a dump, or upgraded."
-
-
-def _earlier_state(
-    database: JobConnection, last: ExportState, before: TransactionSnapshot, after: TransactionSnapshot, output: str
-) -> str:
-    """The sign that the database was set back; empty: it has the last run's token, and so all that its window saw."""
-    if after.xmax >= before.xmax and database.knows(output, last.token):
-        return ""
-    return "The database does not know of the last run: it was set back to an earlier state."
+    if (last.system, last.database) != (moment.system, moment.database):
+        return _begin_anew(database, ANOTHER)
+    # A database that has the last run's token has all that its window saw.
+    if after.xmax < before.xmax or not database.knows(output, last.token):
+        return _begin_anew(database, EARLIER)
+    gap = moment.at - datetime.fromisoformat(last.at)
+    warning = GAP.format(gap.days, archive_days) if gap > timedelta(days=archive_days) else ""
+    return Beginning(Window(before, after, since), moment, since is not None, warning=warning)
 
 
 def _begin_anew(database: JobConnection, reason: str) -> Beginning:
@@ -60,15 +57,4 @@ def _begin_anew(database: JobConnection, reason: str) -> Beginning:
     text += f" {adopted} rows came with a dump." if adopted else ""
     return Beginning(
         Window(None, TransactionSnapshot.parse(moment.snapshot)), moment, again=True, another=True, warning=text
-    )
-
-
-def _gap(last: ExportState, moment: Moment, archive_days: int) -> str:
-    """A warning when the archive may have dropped what no run has read."""
-    gap = moment.at - datetime.fromisoformat(last.at)
-    if gap <= timedelta(days=archive_days):
-        return ""
-    return (
-        f"The last run was {gap.days} days ago, and the archive is kept for {archive_days}: what was finished in "
-        "between may have been dropped before it was read. Run it more often."
     )

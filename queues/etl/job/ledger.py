@@ -20,7 +20,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from queues.etl.errors import NewerOutput, OutputUnusable
 from queues.etl.job.files import Files
@@ -91,6 +91,9 @@ class MovePlan:
         return cls(record=Record.parse(json.dumps(given["record"])), moves=moves, removals=given["removals"])
 
 
+Kind = TypeVar("Kind", Record, MovePlan)
+
+
 def staging(number: int) -> str:
     """The directory in which a change is prepared."""
     return f"{STAGING}/{number:06d}"
@@ -112,11 +115,11 @@ class Ledger:
         plans = self._numbers("plan")
         records = self._numbers("json")
         for number in plans:
-            if number not in records and self._carry_out(self._read_plan(number)):
+            if number not in records and self._carry_out(self._read(number, "plan", MovePlan)):
                 records.append(number)
             self.files.remove(f"{RUNS}/{number:06d}.plan")
         self.files.remove(STAGING)
-        self.last = self.read(max(records)) if records else None
+        self.last = self._read(max(records), "json", Record) if records else None
         if not records:
             self._taken = self._number_in_names()
         return bool(plans)
@@ -130,20 +133,20 @@ class Ledger:
         names = self.files.names(RUNS)
         return [int(found[1]) for name in names if (found := re.fullmatch(rf"(\d{{6,}})\.{suffix}", name))]
 
-    def read(self, number: int) -> Record:
-        """A record. Raises OutputUnusable, NewerOutput."""
-        path = f"{RUNS}/{number:06d}.json"
+    def _read(self, number: int, suffix: str, kind: type[Kind]) -> Kind:
+        """A record or a plan. Raises OutputUnusable, NewerOutput."""
+        path = f"{RUNS}/{number:06d}.{suffix}"
         try:
-            return Record.parse(self.files.read(path))
+            return kind.parse(self.files.read(path))
         except (ValueError, KeyError, TypeError) as error:
-            raise OutputUnusable(f"{self.files.url(path)} is no record of a run") from error
+            what = "record" if suffix == "json" else suffix
+            raise OutputUnusable(f"{self.files.url(path)} is no {what} of a run") from error
 
-    def _read_plan(self, number: int) -> MovePlan:
-        path = f"{RUNS}/{number:06d}.plan"
-        try:
-            return MovePlan.parse(self.files.read(path))
-        except (ValueError, KeyError, TypeError) as error:
-            raise OutputUnusable(f"{self.files.url(path)} is no plan of a run") from error
+    @property
+    def newest(self) -> Record:
+        """The last record, of an output that has one."""
+        assert self.last is not None
+        return self.last
 
     @property
     def next_number(self) -> int:
@@ -176,4 +179,4 @@ class Ledger:
     def earlier(self) -> Iterable[Record]:
         """All records, the newest first."""
         for number in sorted(self._numbers("json"), reverse=True):
-            yield self.read(number)
+            yield self._read(number, "json", Record)

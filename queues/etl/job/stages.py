@@ -14,7 +14,7 @@ from queues.etl.job.database import Chain, JobConnection
 from queues.etl.job.export import Export
 from queues.etl.job.files import Files
 from queues.etl.job.layout import RUNS
-from queues.etl.job.ledger import Ledger
+from queues.etl.job.ledger import Ledger, Record
 from queues.etl.job.progress import ProgressFile
 from queues.etl.job.reading import Reader
 
@@ -54,39 +54,26 @@ class ExportJob:
         with self.progress.stage("verifying", self.spark, sum(chain.end for chain in found)):
             self.figures["proven"] = self.prove(found)
         with self.progress.stage("compacting", self.spark):
-            self.figures["compaction"] = compaction.compact(
-                self.spark, self.ledger, self.today, self.config.compact_files
-            )
+            self.figures["compaction"] = compaction.compact(self.spark, self.ledger, self.config.compact_files)
         return {**self.figures, "seconds": self.progress.seconds}
-
-    @property
-    def today(self) -> str:
-        """The day (UTC) of the last window's end."""
-        assert self.ledger.last is not None
-        return self.ledger.last.state.at[:10]
 
     def roll_up(self) -> int:
         """Compute the hours that have got rows, and those that have got dead letters; returns how many."""
-        hours = self._hours()
-        if hours:
+        last = self.ledger.newest
+        place = f"{last.state.system}/{last.state.database}"  # rollups depend on what it holds
+        if hours := self._hours(last, place):
             self.database.clear_drafts(self.config.run)
             rows = rollups.compute(self.spark, self.files, self.config.run, hours)
             Reader(self.spark, self.database).append(rows, "queues_rollupdraft")
             self.database.replace_rollups(self.config.run)
-        assert self.ledger.last is not None
-        self.files.write(ROLLED_UP, f"{self.ledger.last.number} {self._place}\n")
+        self.files.write(ROLLED_UP, f"{last.number} {place}\n")
         return len(hours)
 
-    @property
-    def _place(self) -> str:
-        """The database in which rollups are, as far as they depend on what it holds."""
-        assert self.ledger.last is not None
-        return f"{self.ledger.last.state.system}/{self.ledger.last.state.database}"
-
-    def _hours(self) -> set[str]:
-        """Hours whose rollups are not, or not any more, what the output says."""
-        done, place = (self.files.read(ROLLED_UP).split() if self.files.exists(ROLLED_UP) else ["0", ""])[:2]
-        elsewhere = place != self._place or self._anew
+    def _hours(self, last: Record, place: str) -> set[str]:
+        """Hours whose rollups in this database are not, or not any more, what the output says."""
+        done, before = (self.files.read(ROLLED_UP).split() if self.files.exists(ROLLED_UP) else ["0", ""])[:2]
+        anew = last.number > 1 and not last.figures.get("window_from")  # in a database that was set back
+        elsewhere = before != place or anew
         oldest = (datetime.now(UTC) - timedelta(days=RECOMPUTED_DAYS)).isoformat()
         hours: set[str] = set()
         since = oldest
@@ -96,19 +83,8 @@ class ExportJob:
                 if not elsewhere or record.state.at < oldest:
                     break
             hours.update(record.hours)
-        dead = self._dead_letter_hours(oldest if elsewhere else since)
-        return hours | dead
-
-    @property
-    def _anew(self) -> bool:
-        """Whether the last run has begun anew, in a database that was set back."""
-        assert self.ledger.last is not None
-        return self.ledger.last.number > 1 and not self.ledger.last.figures.get("window_from")
-
-    def _dead_letter_hours(self, since: str) -> set[str]:
-        """Hours in which messages died that lie there as dead letters, from a little before this time on."""
-        first = datetime.fromisoformat(since) - timedelta(minutes=10)
-        return rollups.dead_letter_hours(self.spark, self.files, first)
+        first = datetime.fromisoformat(oldest if elsewhere else since) - timedelta(minutes=10)
+        return hours | rollups.dead_letter_hours(self.spark, self.files, first)
 
     def prove(self, found: Sequence[Chain]) -> list[dict[str, Any]]:
         """Look at the audit chains, unless they are not to be verified."""

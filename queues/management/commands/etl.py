@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from datetime import datetime
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from django.db import connections
 
 from queues.errors import BrokerError
 from queues.etl import runs
-from queues.etl.errors import InvalidOptions
 from queues.etl.job.config import BODIES
-from queues.etl.options import RunOptions, parse_since
-from queues.management.shell import REFUSED, SubcommandCommand, bar, number, terminal_line
+from queues.etl.options import RunOptions
+from queues.management.shell import REFUSED, SubcommandCommand, bar, moment, number, terminal_line
 from queues.models import EtlRun, EtlState
-
-#: Seconds between two looks at a run that is shown on a terminal.
-LOOK_EVERY = 0.5
 
 
 class Command(SubcommandCommand):
@@ -42,7 +31,7 @@ class Command(SubcommandCommand):
         """Declare the subcommands; a subclass adds its own."""
         go = do.add_parser("run", help="export the messages finished since the last run")
         go.add_argument(
-            "--since", type=_since, metavar="TIME",
+            "--since", type=moment, metavar="TIME",
             help="also messages finished at this time or later that are missing in the output, for example 2026-11-22; "
             "for the first run: nothing older",
         )  # fmt: skip
@@ -69,8 +58,8 @@ class Command(SubcommandCommand):
             return self.say_values(options["json"], _values(runs.start(chosen)))
         made = runs.create(chosen)
         try:
-            with self._bar(made):
-                ended = runs.run(made)
+            with terminal_line(self.stderr) as show:
+                ended = runs.run(made, lambda *progress: show(_progress_text(*progress)))
         except KeyboardInterrupt:
             raise CommandError(f"Run {made.pk} was cancelled.", returncode=REFUSED) from None
         self.say_values(options["json"], _values(ended))
@@ -96,33 +85,10 @@ class Command(SubcommandCommand):
     def do_cancel(self, options: dict[str, Any]) -> None:
         self.say_values(options["json"], _values(runs.cancel(options["run"])))
 
-    @contextmanager
-    def _bar(self, made: EtlRun) -> Iterator[None]:
-        """Show on a terminal how far a run has come, as its row says."""
-        ended = threading.Event()
-        with terminal_line(self.stderr) as show, ThreadPoolExecutor(1) as looking:
-            if self.stderr.isatty():
-                looking.submit(_show, made.pk, ended, show)
-            try:
-                yield
-            finally:
-                ended.set()
 
-
-def _show(run_id: int, ended: threading.Event, show: Callable[[str], None]) -> None:
-    while not ended.wait(LOOK_EVERY):
-        one = EtlRun.objects.filter(pk=run_id).first()
-        if one is not None and one.stage:
-            count = f"{one.done:,} of about {one.total:,} rows" if one.total else ""
-            show(f"{one.stage.ljust(15)} {bar(min(1.0, one.done / one.total) if one.total else 0.0)} {count}")
-    connections.close_all()
-
-
-def _since(text: str) -> datetime:
-    try:
-        return parse_since(text)
-    except InvalidOptions as error:
-        raise argparse.ArgumentTypeError(error.detail) from error
+def _progress_text(stage: str, done: int, total: int) -> str:
+    count = f"{done:,} of about {total:,} rows" if total else ""
+    return f"{stage.ljust(15)} {bar(min(1.0, done / total) if total else 0.0)} {count}"
 
 
 def _seconds(one: EtlRun) -> float | None:

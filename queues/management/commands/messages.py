@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import datetime
 import time
 from dataclasses import fields
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
-from django.utils.dateparse import parse_datetime
 
-from queues.management.shell import REFUSED, SubcommandCommand, listed, number, progress, seconds
+from queues.management.shell import REFUSED, SubcommandCommand, listed, moment, number, progress, seconds
 from queues.models import BulkAction, BulkOperation, BulkState, Message
 from queues.operations import bulk
 from queues.operations.audit_log import shell_operator
@@ -110,8 +108,8 @@ class Command(SubcommandCommand):
 def _add_criteria(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queue", default="", metavar="NAME")
     parser.add_argument("--state", default="", choices=[*STATES, FINISHED], help="finished: those in the archive")
-    parser.add_argument("--since", type=_time, metavar="TIME", help="ISO 8601, UTC unless it says another zone")
-    parser.add_argument("--until", type=_time, metavar="TIME")
+    parser.add_argument("--since", type=moment, metavar="TIME", help="ISO 8601, UTC unless it says another zone")
+    parser.add_argument("--until", type=moment, metavar="TIME")
     parser.add_argument("--key", default="", metavar="KEY")
     parser.add_argument("--header", default="", metavar="NAME")
     parser.add_argument("--value", default="", metavar="TEXT", help="of the header")
@@ -124,15 +122,6 @@ def _add_criteria(parser: argparse.ArgumentParser) -> None:
 def _criteria(options: dict[str, Any]) -> Criteria:
     given = {field.name: options[field.name] for field in fields(Criteria) if options[field.name]}
     return Criteria(**given | {"ids": tuple(options["ids"])})
-
-
-def _time(text: str) -> datetime.datetime:
-    """An argument: a moment."""
-    try:
-        at = parse_datetime(text) or datetime.datetime.fromisoformat(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time, such as 2026-11-23T12:30") from error
-    return at if at.tzinfo else at.replace(tzinfo=datetime.UTC)
 
 
 def _live(ids: list[int]) -> list[dict[str, Any]]:

@@ -22,8 +22,7 @@ def merge(etl: Etl, least: int = 3) -> dict[str, int]:
     files = Files(etl.spark, str(etl.output))
     ledger = Ledger(files)
     ledger.recover()
-    assert ledger.last is not None
-    return compact(etl.spark, ledger, ledger.last.state.at[:10], least)
+    return compact(etl.spark, ledger, least)
 
 
 def test_small_files_of_a_day_that_is_over_are_merged(etl: Etl) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,7 +23,7 @@ from queues.etl import runner, runs
 from queues.etl.errors import InvalidOptions, NoSuchRun, NotRunning, OutputBusy
 from queues.etl.jar import driver_jar
 from queues.etl.job.config import Config
-from queues.etl.options import RunOptions, default_output, parse_since
+from queues.etl.options import RunOptions, default_output
 from queues.models import EtlRun, EtlState
 from tests.process import Process
 from tests.queues.etl.conftest import config
@@ -100,6 +100,16 @@ def test_a_run_that_succeeds_has_the_jobs_figures(play: Play, home: Path) -> Non
     assert run.log == str(home / "etl" / "logs" / f"{run.pk}.log")
     assert Path(run.log).read_text() == "a word for the log\n"
     assert run.figures["audit"] == {}
+
+
+def test_a_run_shows_whoever_waits_for_it_how_far_it_is(play: Play) -> None:
+    play(f"""
+        tell('{{"stage": "messages", "done": 3, "total": 5}}')
+        tell('''{RESULT}''')
+    """)
+    shown: list[tuple[str, int, int]] = []
+    runs.run(runs.create(), lambda *progress: shown.append(progress))
+    assert shown == [("messages", 3, 5)]
 
 
 def test_a_run_whose_chains_could_not_be_verified_because_the_database_went_has_exported_all_the_same(
@@ -352,11 +362,8 @@ def test_wrong_options_are_named(given: dict[str, Any], word: str) -> None:
 
 
 def test_options_survive_their_row() -> None:
-    options = RunOptions(since=parse_since("2026-11-22T08:30:00+01:00"), bodies="json", body_schema="a int")
+    options = RunOptions(since=datetime.fromisoformat("2026-11-22T08:30:00+01:00"), bodies="json", body_schema="a int")
     assert RunOptions.load(options.dump()) == options
-    assert parse_since("2026-11-22").isoformat() == "2026-11-22T00:00:00+00:00"
-    with pytest.raises(InvalidOptions, match="yesterday"):
-        parse_since("yesterday")
 
 
 def test_an_output_is_a_url_or_an_absolute_path(settings: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
