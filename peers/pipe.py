@@ -8,17 +8,14 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
-from peers.codec.lines import LineDecoder, line
+from peers.codec.lines import frames_of, line
 from peers.codec.parsing import MalformedJson, loads
 from peers.errors import LineTooLong
 from wire.client.errors import ConnectionLost
-
-READ_SIZE: Final = 64 * 1024
 
 
 def with_token(register: bytes, token: str | None) -> bytes:
@@ -34,10 +31,10 @@ def with_token(register: bytes, token: str | None) -> bytes:
 
 @dataclass
 class Pipe:
-    """Both directions of the bridge; `read` gives up to so many bytes, none at the end, and `write` takes all."""
+    """Both directions of the bridge; `readline` is that of a binary file, and `write` takes all."""
 
     connection: ClientConnection
-    read: Callable[[int], bytes]
+    readline: Callable[[int], bytes]
     write: Callable[[bytes], object]
     token: str | None
     _finished: bool = False
@@ -63,24 +60,17 @@ class Pipe:
                 raise ConnectionLost(_how(closed)) from None
 
     def _send_lines(self) -> None:
-        decoder = LineDecoder()
         try:
-            while decoder.error is None and (data := self.read(READ_SIZE)):
-                self._send(decoder.feed(data))
-            self._send(decoder.finish())
-            self._error = decoder.error
+            for frame in frames_of(self.readline):
+                self.connection.send(with_token(frame, self.token) if self.token else frame, text=True)
+                self.token = None  # only the first frame is a register
             self._finished = True
             self.connection.close()
         except ConnectionClosed:
             pass  # the other direction says why
-        except OSError as error:
+        except (OSError, LineTooLong) as error:
             self._error = error
             self.connection.close()
-
-    def _send(self, frames: list[bytes]) -> None:
-        for frame in frames:
-            self.connection.send(with_token(frame, self.token) if self.token else frame, text=True)
-            self.token = None  # only the first frame is a register
 
 
 def _how(closed: ConnectionClosed) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import psycopg
@@ -43,12 +44,6 @@ class ServedPeer(Protocol):
 
     def revoke(self) -> None:
         """The connection's API key was changed or revoked."""
-
-    def failed(self, event: str) -> None:
-        """Log and count the exception being handled, which this call has raised."""
-
-    def break_off(self) -> None:
-        """End the connection: it has failed."""
 
 
 def options_from_settings() -> tuple[EngineOptions, PeerOptions]:
@@ -104,8 +99,8 @@ class PeerbusService:
             raise error if isinstance(error, EngineError) else StoreUnavailable(str(error)) from error
         finally:
             self._starting = None
-        engine.on_saturation.append(self._saturate)
-        engine.on_key_change.append(self._key_changed)
+        engine.on_saturation.append(partial(self._saturate, engine.health.guard))
+        engine.on_key_change.append(partial(self._key_changed, engine.health.guard))
         self.engine_now = engine
         return engine
 
@@ -136,18 +131,10 @@ class PeerbusService:
         if engine is not None:
             await engine.stop(STOP_TIMEOUT)
 
-    def _saturate(self, saturated: bool) -> None:
-        self._tell(self.sessions, lambda session: session.saturate(saturated))
+    def _saturate(self, guard: Callable[..., bool], saturated: bool) -> None:
+        for session in tuple(self.sessions):
+            guard("session", session, session.saturate, saturated)
 
-    def _key_changed(self, key: int) -> None:
-        self._tell(self._by_key.of(key), lambda session: session.revoke())
-
-    @staticmethod
-    def _tell(sessions: Collection[ServedPeer], tell: Callable[[ServedPeer], None]) -> None:
-        """Call each session; an exception ends only the one that raised it."""
-        for session in tuple(sessions):
-            try:
-                tell(session)
-            except Exception:
-                session.failed("a notice to all connections")
-                session.break_off()
+    def _key_changed(self, guard: Callable[..., bool], key: int) -> None:
+        for session in tuple(self._by_key.of(key)):
+            guard("session", session, session.revoke)

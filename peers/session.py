@@ -139,7 +139,8 @@ class PeerSession:
         self._service.failures += 1
 
     def break_off(self) -> None:
-        """Something that the mailbox service does for this connection cannot be done."""
+        """Something that the engine does for this connection has failed, and is logged."""
+        self._service.failures += 1
         self._close(INTERNAL_ERROR)
 
     def _serve(self, received: Iterable[Frame]) -> None:

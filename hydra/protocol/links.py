@@ -53,28 +53,23 @@ class Action(Enum):
     """Use the link for all messages."""
 
 
+#: What holds once either side has knocked, unless a state's own rows say something else.
+_KNOCKED: Final[Mapping[Event, tuple[Action, State]]] = {
+    **dict.fromkeys((Event.ADMITTED, Event.WELCOMED), (Action.JOIN, State.JOINED)),
+    Event.CLOSED: (Action.IGNORE, State.CLOSED),
+}
+
 TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = {
     State.SILENT: {
         Event.KNOCK: (Action.CONSIDER, State.KNOCKED),
         Event.CLOSED: (Action.IGNORE, State.CLOSED),
     },
-    State.KNOCKED: {
-        Event.KNOCK: (Action.CONSIDER, State.KNOCKED),
-        Event.ADMITTED: (Action.JOIN, State.JOINED),
-        Event.WELCOMED: (Action.JOIN, State.JOINED),
-        Event.CLOSED: (Action.IGNORE, State.CLOSED),
-    },
-    State.KNOCKING: {
-        Event.KNOCK: (Action.CONSIDER, State.KNOCKING),
-        Event.ADMITTED: (Action.JOIN, State.JOINED),
-        Event.WELCOMED: (Action.JOIN, State.JOINED),
-        Event.CLOSED: (Action.IGNORE, State.CLOSED),
-    },
+    State.KNOCKED: {**_KNOCKED, Event.KNOCK: (Action.CONSIDER, State.KNOCKED)},
+    State.KNOCKING: {**_KNOCKED, Event.KNOCK: (Action.CONSIDER, State.KNOCKING)},
     State.JOINED: {
+        **_KNOCKED,
         Event.KNOCK: (Action.CONSIDER, State.JOINED),
-        Event.ADMITTED: (Action.JOIN, State.JOINED),
         Event.WELCOMED: (Action.IGNORE, State.JOINED),
-        Event.CLOSED: (Action.IGNORE, State.CLOSED),
     },
     State.CLOSED: {},
 }

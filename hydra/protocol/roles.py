@@ -88,38 +88,23 @@ _STAND = ((Action.STAND,), Role.NOMINEE)
 _LEAD = ((Action.LEAD,), Role.LEADING)
 _REJOIN = ((Action.REJOIN,), Role.OUTSIDE)
 
+#: A node of the network that does not lead.
+_MEMBER: Final[_Row] = {Event.LEADER_HEARD: _FOLLOW, Event.NOMINATION: _CONSIDER, Event.DROPPED: _REJOIN}
+
 TABLE: Final[Mapping[Role, _Row]] = {
     Role.OUTSIDE: {
         Event.INDUCTED: _AWAIT,
         Event.DROPPED: _REJOIN,
     },
-    Role.WAITING: {
-        Event.LEADER_HEARD: _FOLLOW,
-        Event.NOMINATION: _CONSIDER,
-        Event.TIME_IS_UP: _STAND,
-        Event.DROPPED: _REJOIN,
-    },
-    Role.FOLLOWING: {
-        Event.LEADER_HEARD: _FOLLOW,
-        Event.LEADER_SILENT: _AWAIT,
-        Event.NOMINATION: _CONSIDER,
-        Event.DROPPED: _REJOIN,
-    },
+    Role.WAITING: {**_MEMBER, Event.TIME_IS_UP: _STAND},
+    Role.FOLLOWING: {**_MEMBER, Event.LEADER_SILENT: _AWAIT},
     Role.NOMINEE: {
-        Event.LEADER_HEARD: _FOLLOW,
-        Event.NOMINATION: _CONSIDER,
+        **_MEMBER,
         Event.TIME_IS_UP: ((Action.STAND_AGAIN,), Role.NOMINEE),
         Event.PLEDGES_IN: ((Action.CALL,), Role.CALLING),
         Event.VOTES_IN: _LEAD,
-        Event.DROPPED: _REJOIN,
     },
-    Role.CALLING: {
-        Event.LEADER_HEARD: _FOLLOW,
-        Event.NOMINATION: _CONSIDER,
-        Event.TIME_IS_UP: _STAND,
-        Event.VOTES_IN: _LEAD,
-        Event.DROPPED: _REJOIN,
-    },
+    Role.CALLING: {**_MEMBER, Event.TIME_IS_UP: _STAND, Event.VOTES_IN: _LEAD},
     Role.LEADING: {
         Event.LEADER_HEARD: ((Action.RESIGN, Action.FOLLOW), Role.FOLLOWING),
         Event.NOMINATION: ((Action.RESIGN, Action.CONSIDER), Role.WAITING),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from ast import literal_eval
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from itertools import combinations
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 
 class FaultKind(Enum):
@@ -86,46 +86,25 @@ class Scenario:
     end: float = 45.0
 
     def __str__(self) -> str:
-        lines: list[str] = []
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name == "faults":
-                lines += map(str, value)
-            else:
-                lines.append(f"{each.name.replace('_', '-')} {_written(value)}")
-        return "\n".join(lines) + "\n"
+        lines = [f"{name} {getattr(self, name)!r}" for name in _PARTS]
+        return "\n".join([*lines, *map(str, self.faults)]) + "\n"
 
 
-def _written(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, tuple):
-        return " ".join("-".join(map(str, each)) if isinstance(each, tuple) else f"{each:g}" for each in value)
-    return str(value) if isinstance(value, int) else f"{value:g}"
-
-
-_READERS: Final[dict[str, Callable[[list[str]], object]]] = {
-    **dict.fromkeys(("seed", "nodes", "voters"), lambda words: int(words[0])),
-    **dict.fromkeys(("loss", "lasting-loss", "duplicates", "late", "end"), lambda words: float(words[0])),
-    **dict.fromkeys(("delay", "disk", "rates"), lambda words: tuple(map(float, words))),
-    "links": lambda words: tuple(tuple(map(int, word.split("-"))) for word in words),
-    "ordered": lambda words: words == ["yes"],
-}
+_PARTS: Final = tuple(each.name for each in fields(Scenario) if each.name != "faults")
 
 
 def parse_scenario(text: str) -> Scenario:
-    """Read a scenario's `str`; lines that begin with # are comments. Raises ValueError."""
+    """Read a scenario's `str`; lines that begin with # are comments. Raises ValueError, SyntaxError."""
     found: dict[str, object] = {}
     faults = []
-    for line in text.splitlines():
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        if words[0] == "at":
-            faults.append(ScenarioFault(float(words[1]), FaultKind(words[2]), tuple(map(int, words[3:]))))
-        elif words[0] in _READERS:
-            found[words[0].replace("-", "_")] = _READERS[words[0]](words[1:])
-        else:
+    for line in filter(None, text.splitlines()):
+        name, _, rest = line.partition(" ")
+        if name == "at":
+            at, kind, *nodes = rest.split()
+            faults.append(ScenarioFault(float(at), FaultKind(kind), tuple(map(int, nodes))))
+        elif name in _PARTS:
+            found[name] = literal_eval(rest)
+        elif not name.startswith("#"):
             raise ValueError(f"no part of a scenario: {line!r}")
     return Scenario(**found, faults=tuple(faults))  # type: ignore[arg-type]
 

@@ -1,6 +1,6 @@
 """Frames over a stream of bytes, such as a pipe: each is a line (docs/protocols/peerbus.md, "Lines"). No I/O."""
 
-from itertools import takewhile
+from collections.abc import Callable, Iterator
 
 from peers.codec.envelope import MAX_FRAME
 from peers.errors import LineTooLong
@@ -11,29 +11,14 @@ def line(frame: bytes) -> bytes:
     return frame.replace(b"\n", b" ") + b"\n"
 
 
-class LineDecoder:
-    """Takes a stream of bytes in any pieces and gives its lines, without their line feeds; empty ones are skipped."""
+def frames_of(readline: Callable[[int], bytes]) -> Iterator[bytes]:
+    """Yield the lines of a stream without their line feeds; empty ones are skipped, and the last one needs none.
 
-    def __init__(self) -> None:
-        self._pending = b""
-        #: Set when a line was too long: nothing more is decoded then.
-        self.error: LineTooLong | None = None
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that are complete now; then look at `error`."""
-        if self.error is not None:
-            return []
-        *ends, self._pending = (self._pending + data).split(b"\n")
-        lines = [*takewhile(_fits, ends)]
-        if len(lines) < len(ends) or not _fits(self._pending):
-            self.error = LineTooLong(f"a line has more than {MAX_FRAME} bytes")
-            self._pending = b""
-        return [each for each in lines if each.strip()]
-
-    def finish(self) -> list[bytes]:
-        """The stream has ended: return its last line, if that had no line feed."""
-        return self.feed(b"\n")
-
-
-def _fits(line: bytes) -> bool:
-    return len(line) <= MAX_FRAME
+    `readline` is that of a binary file. Raises LineTooLong, after which nothing can be decoded.
+    """
+    while text := readline(MAX_FRAME + 1):
+        frame = text.removesuffix(b"\n")
+        if len(frame) > MAX_FRAME:
+            raise LineTooLong(f"a line has more than {MAX_FRAME} bytes")
+        if frame.strip():
+            yield frame

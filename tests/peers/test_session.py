@@ -12,6 +12,7 @@ import pytest
 from peers.service import PeerbusService, PeerOptions
 from peers.session import PeerSession
 from queues.engine import Engine, EngineOptions
+from queues.engine.health import Health
 from tests.peers.running import register
 from tests.waiting import PATIENCE
 
@@ -79,7 +80,7 @@ async def test_a_session_that_fails_in_what_all_are_told_keeps_no_other_from_it(
     for session in sessions:
         assert service.admit_key(7, session)
         monkeypatch.setattr(session, "revoke", revoke)
-    service._key_changed(7)
+    service._key_changed(Health().guard, 7)
     assert heard == [7, -1, 7]
     assert sorted(map(len, (line.closed for line in lines))) == [0, 0, 1]
     assert service.failures == 1

@@ -64,13 +64,8 @@ class AsyncConnection:
         Raises OverhopError if it is refused, ConnectionLost, ReplyTimeout or ProtocolViolation if the connection
         is over, Unencodable or MessageTooLarge if it was not sent at all.
         """
-        self._check()
-        return await self.wait(self.core.begin(request))
-
-    async def wait(self, reply: Reply[T]) -> T:
-        """Return the answer to a request that was submitted; raises as `ask` does."""
-        await self.send()
-        await self._until_done(reply)
+        reply = self.core.prepare(request)
+        await self.settle([reply])
         try:
             return reply.result()
         except ProtocolViolation as violation:

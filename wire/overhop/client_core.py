@@ -127,21 +127,14 @@ class ClientCore:
 
     def ask(self, request: Request[T]) -> Steps[T]:
         """Send a request and return its answer."""
-        return (yield from self.wait(self.begin(request)))
-
-    def wait(self, reply: Reply[T]) -> Steps[T]:
-        """Return the answer to a request that was submitted."""
-        yield from self._settled([reply])
+        reply = self.prepare(request)
+        yield from self.settle([reply])
         return reply.result()
 
     def settle(self, replies: Sequence[Reply[Any]]) -> Steps[None]:
         """Submit prepared requests, and wait until all are answered, refusals too."""
         for reply in replies:
             self.submit(reply)
-        yield from self._settled(replies)
-
-    def _settled(self, replies: Sequence[Reply[Any]]) -> Steps[None]:
-        """Wait until all are answered, refusals too."""
         answered, deadline = self.answered, time.monotonic() + self.timeout
         for reply in replies:
             while not reply.done:

@@ -68,42 +68,30 @@ class Action(Enum):
     CLOSE = auto()
 
 
-_VIOLATION = (Action.VIOLATION, State.CLOSED)
-_CLOSED = (Action.IGNORE, State.CLOSED)
+#: What holds in every state, unless its own rows say something else.
+_COMMON: Final[Mapping[Event, tuple[Action, State]]] = {
+    **dict.fromkeys((Event.HELLO, Event.REGISTER, Event.REQUEST, Event.WRONG), (Action.VIOLATION, State.CLOSED)),
+    Event.DISCONNECT: (Action.IGNORE, State.CLOSED),
+}
 
 TABLE: Final[Mapping[State, Mapping[Event, tuple[Action, State]]]] = {
     State.CONNECTED: {
+        **_COMMON,
         Event.HELLO: (Action.HI, State.HELLOED),
-        Event.REGISTER: _VIOLATION,
-        Event.REQUEST: _VIOLATION,
-        Event.WRONG: _VIOLATION,
         Event.TOO_OLD: (Action.CLOSE, State.CLOSED),
-        Event.DISCONNECT: _CLOSED,
     },
     State.HELLOED: {
-        Event.HELLO: _VIOLATION,
+        **_COMMON,
         Event.REGISTER: (Action.REGISTER, State.REGISTERED),
-        Event.REQUEST: _VIOLATION,
-        Event.WRONG: _VIOLATION,
         Event.TOO_OLD: (Action.CHALLENGE, State.CHALLENGED),
-        Event.DISCONNECT: _CLOSED,
     },
     State.CHALLENGED: {
-        Event.HELLO: _VIOLATION,
+        **_COMMON,
         Event.REGISTER: (Action.REGISTER, State.REGISTERED),
         Event.LATE_REGISTER: (Action.REGISTER_TIMEOUT, State.CLOSED),
-        Event.REQUEST: _VIOLATION,
-        Event.WRONG: _VIOLATION,
         Event.TOO_OLD: (Action.TIMEOUT, State.CLOSED),
-        Event.DISCONNECT: _CLOSED,
     },
-    State.REGISTERED: {
-        Event.HELLO: _VIOLATION,
-        Event.REGISTER: _VIOLATION,
-        Event.REQUEST: (Action.SERVE, State.REGISTERED),
-        Event.WRONG: _VIOLATION,
-        Event.DISCONNECT: _CLOSED,
-    },
+    State.REGISTERED: {**_COMMON, Event.REQUEST: (Action.SERVE, State.REGISTERED)},
     State.CLOSED: {},
 }
 

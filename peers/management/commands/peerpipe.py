@@ -47,5 +47,7 @@ class Command(BaseCommand):
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
 
+        # Not `sys.stdin`, nor closed: either would wait for the thread that waits for input.
+        lines = os.fdopen(sys.stdin.fileno(), "rb", closefd=False)
         with connect(url, compression=None, max_size=MAX_FRAME) as connection:
-            Pipe(connection, lambda size: os.read(sys.stdin.fileno(), size), write, token).run()
+            Pipe(connection, lines.readline, write, token).run()

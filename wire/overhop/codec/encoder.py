@@ -118,26 +118,21 @@ def _pack(value: object, max_depth: int, max_elements: int) -> bytes:
 
 def _canonical(value: Any, room: int) -> Any:
     """Return `value` with its maps sorted; raise Unencodable for what Overhop lacks. `room`: levels left."""
-    kind = type(value)
-    if kind in _ATOMS:
-        return value
-    if kind is int:
-        return _int64(value)
-    if kind is dict:
-        return _sorted_map(value, room)
-    if isinstance(value, ExtType):
-        raise Unencodable("Overhop has no extension values")
-    if isinstance(value, (list, tuple)):
-        return _array(value, room)
-    if isinstance(value, (str, bytes, bytearray, memoryview)):
+    if type(value) in _ATOMS:
         return value
     if isinstance(value, int):
         return _int64(value)
     if isinstance(value, dict):
         return _sorted_map(value, room)
+    if isinstance(value, ExtType):  # which is a tuple
+        raise Unencodable("Overhop has no extension values")
+    if isinstance(value, (list, tuple)):
+        return _array(value, room)
+    if isinstance(value, (str, bytes, bytearray, memoryview)):
+        return value
     if isinstance(value, float):
         raise Unencodable(f"Overhop has no floats: {value!r}; send an integer or text")
-    raise Unencodable(f"Overhop has no {kind.__name__}: send text, or bytes")
+    raise Unencodable(f"Overhop has no {type(value).__name__}: send text, or bytes")
 
 
 def _sorted_map(value: dict[Any, Any], room: int) -> dict[str, Any]:
