@@ -25,6 +25,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from brokersite import embedded_home
 from brokersite.embedded_home import EmbeddedPostgresError, Home
 from queues.secretfiles import kept_secret, read_secret
@@ -270,13 +272,8 @@ def _forget_stale_pid(home: Home) -> bool:
     except ValueError:  # cut short by the crash
         pid_file.unlink()
         return True
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        pass
-    pid_file.unlink()
+    if psutil.pid_exists(pid):
+        pid_file.unlink()
     return True
 
 

@@ -85,9 +85,7 @@ def tls_contexts(cert: Path, key: Path, ca: Path) -> tuple[ssl.SSLContext, ssl.S
     A certificate proves membership, not an address: its names are not checked. Raises TlsConfigurationError.
     """
     server = server_context(cert, key, ca)
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.minimum_version = ssl.TLSVersion.TLSv1_2
+    client = ssl.create_default_context(cafile=ca)
     client.check_hostname = False
-    client.load_verify_locations(cafile=ca)
     client.load_cert_chain(cert, key)
     return server, client

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 from django.apps import AppConfig
 from django.conf import settings
@@ -26,6 +26,8 @@ DEVELOPMENT: Final = ("0002_engine", "0047_rotation_knows_rows")
 SAFETY: Final = ("fsync", "full_page_writes")
 
 Apps = Sequence[AppConfig] | None
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 @register(Tags.compatibility)
@@ -82,13 +84,7 @@ def check_tables(
     app_configs: Apps, databases: Sequence[str] | None = None, **kwargs: Any
 ) -> Iterator[CheckMessage]:
     """fivewire.E006: the tables are not of an early development version, from which no migration leads on."""
-    connection = connections[DEFAULT_DB_ALIAS]
-    if DEFAULT_DB_ALIAS not in (databases or ()) or connection.vendor != "postgresql":
-        return
-    try:
-        applied = MigrationRecorder(connection).applied_migrations()
-    except OperationalError:
-        return  # the command that needs the database reports it
+    applied = _ask(databases, lambda connection: MigrationRecorder(connection).applied_migrations())
     first, last = (("queues", name) for name in DEVELOPMENT)
     if first in applied and last not in applied:
         yield Error(
@@ -99,14 +95,23 @@ def check_tables(
 
 
 def _settings(databases: Sequence[str] | None, names: list[str]) -> dict[str, str]:
-    """Settings of the default database's session; none where it is not checked, or away."""
+    """Settings of the default database's session."""
+
+    def read(connection: Any) -> dict[str, str]:
+        with connection.cursor() as cursor:
+            cursor.execute("select name, current_setting(name) from unnest(%s::text[]) as name", [names])
+            return dict(cursor.fetchall())
+
+    return _ask(databases, read)
+
+
+def _ask(databases: Sequence[str] | None, ask: Callable[[Any], dict[K, V]]) -> dict[K, V]:
+    """What the default database's connection answers; nothing where it is not checked, or away."""
     connection = connections[DEFAULT_DB_ALIAS]
     if DEFAULT_DB_ALIAS not in (databases or ()) or connection.vendor != "postgresql":
         return {}
     try:
-        with connection.cursor() as cursor:
-            cursor.execute("select name, current_setting(name) from unnest(%s::text[]) as name", [names])
-            return dict(cursor.fetchall())
+        return ask(connection)
     except OperationalError:
         return {}  # the command that needs the database reports it
 

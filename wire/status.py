@@ -7,7 +7,6 @@ import json
 from http import HTTPStatus
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
-from prometheus_client.registry import Collector
 
 from queues.health import readiness
 from wire.metrics import WireCollector
@@ -28,7 +27,7 @@ class StatusServer:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._listening: asyncio.Server | None = None
-        self._collector: Collector | None = WireCollector(server)
+        self._collector = WireCollector(server)
         REGISTRY.register(self._collector)
 
     async def start(self, address: HostPort) -> HostPort:
@@ -40,9 +39,7 @@ class StatusServer:
         """Stop listening."""
         if self._listening is not None:
             self._listening.close()
-        if self._collector is not None:
-            REGISTRY.unregister(self._collector)
-            self._collector = None
+        REGISTRY.unregister(self._collector)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.set_write_buffer_limits(0)  # drain waits until the client has taken all

@@ -39,11 +39,8 @@ HEADER: Final = """\
 def measure(nodes: int, shape: str, runs: int) -> str:
     """Measure networks of one size and shape, one run for each seed from 0 on; return the table's row."""
     links = mesh(nodes) if shape == "all" else four_each(nodes)
-    rates, takeovers = [], []
-    for seed in range(runs):
-        rate, takeover = _run(Scenario(seed, nodes, links, voters=nodes, end=1000.0))
-        rates.append(rate)
-        takeovers.append(takeover)
+    scenarios = (Scenario(seed, nodes, links, voters=nodes, end=1000.0) for seed in range(runs))
+    rates, takeovers = zip(*map(_run, scenarios), strict=True)
     messages = median(rates)
     return (
         f"| {nodes} | {shape} | {len(links)} | {messages:.0f} | {messages / nodes:.1f} | "
@@ -57,19 +54,15 @@ def _run(scenario: Scenario) -> tuple[float, float]:
     counts: list[int] = []
     found: list[float] = []
 
-    def count() -> None:
-        counts.append(world.messages)
-
     def look() -> None:
-        for host in world.hosts:
-            if host.node is not None and host.node.has_lease:
-                found.append(world.now - end)
-                world.stop_at(world.now)
-                return
-        world.at(world.now + 0.05, look)
+        if any(host.node is not None and host.node.has_lease for host in world.hosts):
+            found.append(world.now - end)
+            world.stop_at(world.now)
+        else:
+            world.at(world.now + 0.05, look)
 
-    world.at(begin, count)
-    world.at(end, count)
+    for time in MEASURED:
+        world.at(time, lambda: counts.append(world.messages))
     world.at(end, world.fault, ScenarioFault(end, FaultKind.CRASH_LEADER))
     world.at(end, look)
     world.run()

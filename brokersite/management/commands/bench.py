@@ -80,11 +80,6 @@ class Command(SubcommandCommand):
             _add_output(one, rounds)
 
     def do_blipmq(self, options: dict[str, Any]) -> None:
-        self._wire(options)
-
-    do_overhop = do_sspq = do_peerbus = do_blipmq
-
-    def _wire(self, options: dict[str, Any]) -> None:
         plan = MeasurementPlan(**{name: options[name] for name in MEASUREMENT_OPTIONS})
         first, address = options["do"], options["address"]
         addresses = {first: address} if address else {}
@@ -97,6 +92,8 @@ class Command(SubcommandCommand):
         text = f"{plan.seconds:g} s each, {plan.size} B, {plan.producers} producers, {plan.consumers} consumers, "
         text += f"window {plan.window}, prefetch {plan.prefetch}; latency at {plan.rate:,} messages/s offered"
         self._tell(run.rounds, options, text, notes)
+
+    do_overhop = do_sspq = do_peerbus = do_blipmq
 
     def _play(self, systems: list[System], plan: MeasurementPlan, options: dict[str, Any], run: Run) -> None:
         """All rounds; the next one takes the systems in the opposite order."""

@@ -10,7 +10,6 @@ processor time of Python.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from typing import Final
 
@@ -24,7 +23,6 @@ def main() -> None:
     parser = parser_of("Measure every page of the admin in a large store.", messages=2_000_000)
     parser.add_argument("--visits", type=int, default=5, help="of each page, by the clock; the median counts")
     parser.add_argument("--only", default="", metavar="WORDS", help="pages whose name has these words")
-    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     with filled_database(NAME, given):
         tell("visiting")
@@ -43,24 +41,13 @@ def _visit(given: argparse.Namespace) -> int:
         visitor.open(page)
     visited = sorted((visitor.visit(page, given.visits) for page in pages), key=lambda one: -one.seconds)
     missed = [one for one in visited if one.faults]
-    if given.json:
-        rows = [
-            {
-                "page": one.page.name, "ms": round(1000 * one.seconds, 1),
-                "processor_ms": round(1000 * one.processor, 1), "database_ms": round(1000 * one.database, 1),
-                "queries": one.queries, "snapshot_ms": round(1000 * one.snapshot, 1), "faults": one.faults,
-            }
-            for one in visited
-        ]  # fmt: skip
-        print(json.dumps(rows, indent=2))
-    else:
-        print(f"{'ms':>7} {'here':>7} {'in SQL':>7} {'snapshot':>8} {'queries':>7}  page")
-        for one in visited:
-            figures = zip((one.seconds, one.processor, one.database, one.snapshot), (7, 7, 7, 8), strict=True)
-            cells = [f"{1000 * seconds:{width},.0f}" for seconds, width in figures]
-            faults = f" — too much: {', '.join(one.faults)}" if one.faults else ""
-            print(*cells, f"{one.queries:7} ", f"{one.page.name}{faults}")
-        print(f"{len(visited)} pages, {len(missed)} of them exceed a limit")
+    print(f"{'ms':>7} {'here':>7} {'in SQL':>7} {'snapshot':>8} {'queries':>7}  page")
+    for one in visited:
+        figures = zip((one.seconds, one.processor, one.database, one.snapshot), (7, 7, 7, 8), strict=True)
+        cells = [f"{1000 * seconds:{width},.0f}" for seconds, width in figures]
+        faults = f" — too much: {', '.join(one.faults)}" if one.faults else ""
+        print(*cells, f"{one.queries:7} ", f"{one.page.name}{faults}")
+    print(f"{len(visited)} pages, {len(missed)} of them exceed a limit")
     return 1 if missed else 0
 
 

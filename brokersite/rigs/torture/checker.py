@@ -258,10 +258,7 @@ class QueueCheck:
 
     def _wrong_archive_size(self, settled: set[MessageId]) -> BrokenPromise | None:
         rows = sum(row.acknowledged for row in self.archive)
-        if rows == len(settled):
-            return None
-        most = sum(self._copies_allowed(message) for message in settled)
-        if len(settled) < rows <= most:
+        if rows == len(settled) or len(settled) < rows <= sum(self._copies_allowed(message) for message in settled):
             return None
         detail = f"{rows} rows for {len(settled)} acknowledged messages"
         return BrokenPromise("wrong number of archive rows", self.rules.name, (), detail)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -91,11 +92,8 @@ class FivewireBackend(BaseTaskBackend):
             "retry_backoff": self.options.get("retry_backoff", 1.0),
             "ack_timeout": None,
         }
-        try:
-            with transaction.atomic(using=self.database):
-                create_queue(name, using=self.database, **policy)
-        except QueueExists:
-            pass
+        with suppress(QueueExists), transaction.atomic(using=self.database):
+            create_queue(name, using=self.database, **policy)
 
     def get_result(self, result_id: str) -> TaskResult[Any]:
         """The result of a task. Raises TaskResultDoesNotExist."""

@@ -14,6 +14,8 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+import psutil
+
 from queues.engine.cluster.notifications.channel import Announcer
 from queues.engine.cluster.notifications.formats import Gone
 from queues.engine.database import Connection
@@ -80,20 +82,10 @@ async def settle_predecessors(
                 health.isolate("dead node", error, node=node)
                 deadline = 0.0
         pids_here = await connection.fetch("select pid from queues_node where host = %s", (host,))
-        dying = [pid for (pid,) in pids_here if pid == os.getpid() or not _is_alive(pid)]
+        dying = [pid for (pid,) in pids_here if pid == os.getpid() or not psutil.pid_exists(pid)]
         if len(dying) == 0 or monotonic() > deadline:
             return
         await asyncio.sleep(0.02)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 async def reap(connection: Connection, node: int, health: Health) -> bool:
