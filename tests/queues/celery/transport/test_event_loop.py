@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from kombu.asynchronous import Hub
 
+from queues.celery.transport import channel
 from queues.engine import LocalQueue
 from tests.queues.celery.transport.conftest import Connect
 from tests.queues.celery.transport.tables import Got, Tables
@@ -119,18 +120,18 @@ def test_acknowledgements_are_settled_together_and_in_order(
     got = Got(connection, [ORDERS])
     got.wait(6)
     settled: list[object] = []
-    acknowledge, bury = LocalQueue.ack_many, LocalQueue.bury
+    acknowledge, reject = LocalQueue.ack_many, channel.REJECT
 
     def note_acknowledged(self: LocalQueue, tags: Sequence[int], consumer: int | None = None) -> list[int]:
         settled.append(len(tags))
         return acknowledge(self, tags, consumer)
 
-    def note_dead(self: LocalQueue, tag: int, why: str) -> None:
+    def note_dead(buffer: LocalQueue, tag: int) -> None:
         settled.append("dead")
-        bury(self, tag, why)
+        reject(buffer, tag)
 
     monkeypatch.setattr(LocalQueue, "ack_many", note_acknowledged)
-    monkeypatch.setattr(LocalQueue, "bury", note_dead)
+    monkeypatch.setattr(channel, "REJECT", note_dead)
 
     def settle_all() -> None:
         for message in (got.messages[n] for n in (2, 0, 1)):
