@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from django.apps import AppConfig
 from django.conf import settings
@@ -26,8 +26,6 @@ DEVELOPMENT: Final = ("0002_engine", "0047_rotation_knows_rows")
 SAFETY: Final = ("fsync", "full_page_writes")
 
 Apps = Sequence[AppConfig] | None
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 @register(Tags.compatibility)
@@ -105,7 +103,7 @@ def _settings(databases: Sequence[str] | None, names: list[str]) -> dict[str, st
     return _ask(databases, read)
 
 
-def _ask(databases: Sequence[str] | None, ask: Callable[[Any], dict[K, V]]) -> dict[K, V]:
+def _ask(databases: Sequence[str] | None, ask: Callable[[Any], dict[Any, Any]]) -> dict[Any, Any]:
     """What the default database's connection answers; nothing where it is not checked, or away."""
     connection = connections[DEFAULT_DB_ALIAS]
     if DEFAULT_DB_ALIAS not in (databases or ()) or connection.vendor != "postgresql":

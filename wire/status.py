@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from http import HTTPStatus
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
@@ -39,7 +40,8 @@ class StatusServer:
         """Stop listening."""
         if self._listening is not None:
             self._listening.close()
-        REGISTRY.unregister(self._collector)
+        with suppress(KeyError):  # closed before
+            REGISTRY.unregister(self._collector)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.set_write_buffer_limits(0)  # drain waits until the client has taken all
