@@ -18,6 +18,7 @@ from psycopg.rows import TupleRow
 from queues.audit.errors import AuditError, InvalidEvent
 from queues.audit.events import MOST_ROWS, AuditEvent, AuditRecord, append_parameters, head_after
 from queues.engine.database import Connection
+from queues.engine.driver import Answer
 from queues.engine.faults import Fault, fault_of, told
 from queues.engine.health import Trouble
 from queues.engine.statements import statement
@@ -59,7 +60,7 @@ def _of_chain(error: Exception, chain: str, connection: Connection) -> Exception
 
 async def has(connection: Connection, chain: str, place: ChainPosition) -> bool:
     """Whether a row was committed. Waits for other transactions that append, so it needs a transaction of its own."""
-    await connection.execute(statement("audit_head"), {"chain": chain})
+    await connection.run("audit_head", {"chain": chain})
     [(found,)] = await connection.rows("audit_has", place._asdict())
     return bool(found)
 
@@ -69,13 +70,13 @@ class RecordedTransaction:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._heads: dict[str, AsyncCursor[TupleRow]] = {}
+        self._heads: dict[str, Answer] = {}
         self._appended: list[tuple[str, AsyncCursor[TupleRow]]] = []
 
     async def lock(self, chain: str) -> None:
         """Lock a chain until the transaction ends: nothing is waited for here. Several are locked in order of their
         names."""
-        self._heads[chain] = await self._connection.execute(statement("audit_head"), {"chain": chain})
+        self._heads[chain] = await self._connection.run("audit_head", {"chain": chain})
 
     async def append(self, chain: str, record: AuditRecord) -> ChainPosition | None:
         """Append events to a chain that is locked; returns the place of the last row. That the chain does not take them

@@ -31,7 +31,7 @@ from queues.engine.clock import now, wait_for
 from queues.engine.database import Connection
 from queues.engine.health import Health
 from queues.engine.node import LocalNode
-from queues.engine.statements import array, statement
+from queues.engine.statements import array
 
 #: Connections of a node that have rows, at most, and how many of these are the latest, whatever they do.
 MOST_LISTED = 500
@@ -261,7 +261,7 @@ class Clients:
                 "node": node, "rows": f"[{','.join(changed)}]", "totals": totals or "[]",
                 "gone": array(connection_id(node, number) for number in gone),
             }  # fmt: skip
-            await connection.execute(statement("write_connections"), parameters)
+            await connection.run("write_connections", parameters)
             self._written |= rows
             self._identities |= identities
             for number in gone:

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
 
 now = time.monotonic
+
+#: Where the ticks of this process lie between those of others on the host.
+_PHASE = random.random()
+
+
+def until_tick(period: float) -> float:
+    """Seconds until the next tick, of which one comes each `period`. Jobs that look now and then do so at ticks: an
+    idle process wakes once for all of them."""
+    return period - (now() + _PHASE) % period
 
 
 async def wait_for(event: asyncio.Event, most: float | None) -> None:

@@ -17,7 +17,6 @@ from queues.engine.database import LOST, Connection, at_same_server, check_sessi
 from queues.engine.errors import StoreUnavailable
 from queues.engine.faults import Fault, fault_of, told
 from queues.engine.options import EngineOptions
-from queues.engine.statements import statement
 
 PURPOSES = (
     "writer", "settlements", "fetcher", "requests", "delays", "reaper", "upkeep", "listener", "liveness"
@@ -114,7 +113,7 @@ class Connections:
 
     async def _request(self, name: str, parameters: dict[str, Any]) -> Any:
         async with self.asking() as connection:
-            return await connection.execute(statement(name), parameters)
+            return await connection.run(name, parameters)
 
     @contextlib.asynccontextmanager
     async def asking(self) -> AsyncIterator[Connection]:

@@ -37,6 +37,8 @@ READ: Final = 1
 WRITE: Final = 2
 #: The results of statements that succeeded.
 DONE: Final = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK})
+#: No parameters.
+NONE: Final[Mapping[str, Any]] = {}
 #: Seconds that the server may take to end a statement whose caller was cancelled.
 CANCELLING: Final = 5.0
 #: Seconds that statements which need not wait may take together before others in the event loop have their turn.
@@ -123,10 +125,11 @@ class PreparedStatements(BaseConnection[TupleRow]):
         return prepared
 
     def _result_of(self, results: list[PGresult]) -> PGresult:
-        """The only result. Raises the error that it is."""
-        [result] = results
-        if result.status not in DONE:
-            raise error_from_result(result, self.info.encoding)
+        """The statement's result. Raises the error that it or its commit, which checks deferred constraints, ended
+        with."""
+        result, last = results[0], results[-1]
+        if last.status not in DONE:
+            raise error_from_result(last, self.info.encoding)
         return result
 
 
@@ -153,6 +156,12 @@ class EngineConnection(PreparedStatements, AsyncConnection[TupleRow]):
         """Its open descriptors."""
         return [*([] if self.closed else [self.fileno()]), *([] if self._descriptor < 0 else [self._descriptor])]
 
+    @property
+    def alone(self) -> bool:
+        """Whether a statement that is sent now is a transaction of its own."""
+        server = self.pgconn
+        return not server.pipeline_status and server.transaction_status == TransactionStatus.IDLE
+
     async def wait(self, gen: Generator[Any, Any, T], interval: float = 0.1, timeout: float | None = None) -> T:
         """Run a generator of psycopg's. If the caller is cancelled, so is the statement at the server. Raises
         psycopg.Error."""
@@ -176,22 +185,23 @@ class EngineConnection(PreparedStatements, AsyncConnection[TupleRow]):
         finally:
             self._turn = monotonic()
 
-    async def run(self, name: str, parameters: Mapping[str, Any], *, binary: bool = False) -> Answer:
-        """Run a named statement, prepared; in a pipeline by psycopg's cursors. With `binary` results are sent in that
-        format. Raises psycopg.Error."""
-        if self.pgconn.pipeline_status:
-            return await self.execute(statement(name), parameters, binary=binary)
-        await self.lock.acquire()
-        try:
-            return Rows(await self.wait(self.ask(name, parameters, binary)))
-        finally:
-            self.lock.release()
+    async def run(
+        self, name: str, parameters: Mapping[str, Any] = NONE, *, binary: bool = False, prepare: bool = True
+    ) -> Answer:
+        """Run a named statement, prepared; in a transaction by psycopg's cursors. With `binary` results are sent in
+        that format. Raises psycopg.Error."""
+        if prepare:
+            await self.lock.acquire()
+            try:
+                if self.alone:
+                    return Rows(await self.wait(self.ask(name, parameters, binary)))
+            finally:
+                self.lock.release()
+        return await self.execute(statement(name), parameters, binary=binary, prepare=prepare)
 
-    async def rows(
-        self, name: str, parameters: Mapping[str, Any] | None = None, *, prepare: bool | None = None
-    ) -> list[TupleRow]:
+    async def rows(self, name: str, parameters: Mapping[str, Any] = NONE, *, prepare: bool = True) -> list[TupleRow]:
         """All rows of a named statement. Raises psycopg.Error."""
-        return await self.fetch(statement(name), parameters, prepare=prepare)
+        return await (await self.run(name, parameters, prepare=prepare)).fetchall()
 
     async def fetch(
         self, query: LiteralString | bytes, parameters: Params | None = None, *, prepare: bool | None = None

@@ -16,7 +16,7 @@ from queues.engine.connections import Connections
 from queues.engine.database import Connection
 from queues.engine.health import Health
 from queues.engine.options import EngineOptions
-from queues.engine.statements import array, statement
+from queues.engine.statements import array
 
 #: Seconds between two readings, however many notifications say that a key has changed; and without any.
 GRANTS_APART = 0.1
@@ -108,7 +108,7 @@ class Grants:
         moments, protocols, addresses = (list(column) for column in zip(*used.values(), strict=True))
         ages = [time - moment for moment in moments]
         parameters = {"keys": array(used), "ages": ages, "protocols": protocols, "addresses": addresses}
-        await connection.execute(statement("note_key_uses"), parameters)
+        await connection.run("note_key_uses", parameters)
         self._noted = time
         self._used = {key: use for key, use in self._used.items() if used.get(key) != use}
 

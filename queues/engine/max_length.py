@@ -10,7 +10,6 @@ from queues.engine.faults import Fault, fault_of
 from queues.engine.health import Health
 from queues.engine.message import Counts
 from queues.engine.rowwise import Rows, Rowwise
-from queues.engine.statements import statement
 
 
 class MaxLength:
@@ -56,7 +55,7 @@ class MaxLength:
 async def _unpack(connection: Connection, queue: int, count: int) -> None:
     """Give the oldest messages rows of their own: they may have been stored as segments before the queue had this
     policy."""
-    await connection.execute(statement("unpack_ready"), {"queue": queue, "count": count})
+    await connection.run("unpack_ready", {"queue": queue, "count": count})
 
 
 async def _excess(connection: Connection, queue: int) -> int:

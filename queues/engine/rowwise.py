@@ -15,7 +15,7 @@ from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, is_idle, told
 from queues.engine.health import Health
 from queues.engine.isolation import carry_out, halves
-from queues.engine.statements import ALL, array, statement
+from queues.engine.statements import ALL, array
 
 Rows = list[tuple[Any, ...]]
 #: Rows that fail without one that does not, after which the statement is to blame and no row.
@@ -126,4 +126,4 @@ async def set_aside(connection: Connection, id: int, error: str, node: int | Non
     """Make a message that waits, or is leased to `node`, a dead letter of its queue; returns whether that was done: not
     if it has no row, or if another transaction has that locked."""
     parameters = {"ids": array([id]), "error": error, "node": node}
-    return await (await connection.execute(statement("set_aside"), parameters)).fetchone() is not None
+    return await (await connection.run("set_aside", parameters)).fetchone() is not None

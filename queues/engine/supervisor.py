@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 
 import psycopg
 
-from queues.engine.clock import now
+from queues.engine.clock import now, until_tick
 from queues.engine.connections import SHARED, Connections
 from queues.engine.database import LOST, Connection, answers, watch
 from queues.engine.errors import EngineError, OutcomeUnknown, StoreUnavailable
@@ -30,7 +30,7 @@ from queues.engine.options import EngineOptions
 logger = logging.getLogger(__name__)
 
 #: Seconds between looks whether the server has closed a connection.
-WATCH = 0.1
+WATCH = 0.125
 #: Seconds that jobs have to notice the end of their connections.
 HANG_UP = 0.2
 #: Seconds after which a job that had failed counts as working, and a process that had started anew as steady.
@@ -221,7 +221,7 @@ class Supervisor:
         answer is left. Raises psycopg.OperationalError. While this process itself stands still, none of it counts."""
         options, seen, awake_since = self._options, now(), now()
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(until_tick(LOOK))
             if now() - seen > STANDSTILL:
                 awake_since = now()
             seen = now()

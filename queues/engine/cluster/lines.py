@@ -11,7 +11,7 @@ from queues.engine.consume.line import Connected
 from queues.engine.consume.local_queue import LocalQueue, QueueSchedule
 from queues.engine.database import Connection
 from queues.engine.node import LocalNode
-from queues.engine.statements import array, statement
+from queues.engine.statements import array
 
 #: Seconds between looks for an active consumer that no notification told of.
 LOOK = 1.0
@@ -71,7 +71,7 @@ class Lines:
 
     async def _leave(self, connection: Connection) -> None:
         leaving = self._changes.gone[:MOST]
-        await connection.execute(statement("leave_lines"), {"numbers": array(leaving), "node": self._node.id})
+        await connection.run("leave_lines", {"numbers": array(leaving), "node": self._node.id})
         self._changes.removed(len(leaving))
         if self._changes.gone:
             self._changes.look()

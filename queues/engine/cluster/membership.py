@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from queues.engine.clock import now
+from queues.engine.clock import now, until_tick
 from queues.engine.cluster.reaper import LOCK_CLASS, Reaper, dead_nodes
 from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.database import Connection
 from queues.engine.message import Counts
 from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
-from queues.engine.statements import statement
 
 #: Seconds between two shows of life, and between two looks for frozen processes.
 LIVENESS = 0.25
@@ -69,5 +68,5 @@ class Liveness:
             if asked - looked >= LOOK:
                 looked = asked
                 self._counts.silent_nodes += await end_silent(connection)
-                await connection.execute(statement("end_frozen"), {"names": WRITING, "patience": FROZEN, "held": HELD})
-            await asyncio.sleep(LIVENESS)
+                await connection.run("end_frozen", {"names": WRITING, "patience": FROZEN, "held": HELD})
+            await asyncio.sleep(until_tick(LIVENESS))

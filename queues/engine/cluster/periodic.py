@@ -16,7 +16,7 @@ from typing import Any
 from psycopg.errors import LockNotAvailable
 
 from queues.engine import audit
-from queues.engine.clock import now, wait_for
+from queues.engine.clock import now, until_tick, wait_for
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of
 from queues.engine.health import Health, Trouble
@@ -105,7 +105,7 @@ class Maintenance:
             rows = await self._promote(connection, since) if left is not None and left <= 0 else []
             if not rows:
                 looked, since = _next_look(looked, mark, ALL_DUE)
-                await self._until_due(DUE if left is None else min(DUE, max(0.002, left)))
+                await self._until_due(min(until_tick(DUE), max(0.002, left if left is not None else DUE)))
 
     def due_in(self, delay: float) -> None:
         """This node has stored a message that becomes due after so many seconds."""
@@ -171,13 +171,13 @@ class Maintenance:
             if last := max((row[0] or 0 for row in rows), default=0):
                 folded.append(last)
                 del folded[:-FOLDS_BEHIND]
-            await asyncio.sleep(SWEEP)
+            await asyncio.sleep(until_tick(SWEEP))
 
     async def rotate(self, connection: Connection) -> None:
         """Empty the tables of each slot when its turn is over; `sweep` folds tallies that cannot be truncated."""
         last, full = 0, list[Callable[[Connection, int], Awaitable[bool]]]()
         while True:
-            await asyncio.sleep(min(SWEEP, self.node.turn / LOOKS))
+            await asyncio.sleep(until_tick(min(SWEEP, self.node.turn / LOOKS)))
             slot = self.node.slot_to_empty
             if slot != last:
                 if self._rotate_tallies in full:

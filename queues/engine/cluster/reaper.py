@@ -23,7 +23,7 @@ from queues.engine.faults import Fault, fault_of
 from queues.engine.health import Health
 from queues.engine.message import Counts
 from queues.engine.rowwise import Rows, Rowwise
-from queues.engine.statements import ALL, statement
+from queues.engine.statements import ALL
 
 #: The first key of every node's advisory lock; the second is the node's id.
 LOCK_CLASS = 74657
@@ -70,7 +70,7 @@ async def settle_predecessors(
     Leases that cannot be returned keep no process from its work: the reaper tries again.
     """
     if pids:
-        await connection.execute(statement("end_sessions"), {"pids": pids})
+        await connection.run("end_sessions", {"pids": pids})
     deadline = monotonic() + patience
     while True:
         for node in await dead_nodes(connection):
@@ -161,8 +161,8 @@ async def _forget(
     whole = which is None or which["ids"] is None
     if whole and not left:
         news.say(Gone(node))
-        await connection.execute(statement("close_mailboxes"), {"node": node}, prepare=False)
-        await connection.execute(statement("leave_lines"), {"node": node, "numbers": None}, prepare=False)
+        await connection.run("close_mailboxes", {"node": node}, prepare=False)
+        await connection.run("leave_lines", {"node": node, "numbers": None}, prepare=False)
         await connection.execute("delete from queues_interest where node_id = %s", (node,))
         await connection.execute("delete from queues_node where id = %s", (node,))
     await news.flush(connection)

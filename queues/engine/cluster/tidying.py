@@ -1,7 +1,7 @@
 """Hands back messages of queues without consumers here, and looks for messages that no notification told of.
 
-One job, ten times a second. It tells the other nodes which queues this one no longer serves, raises the low watermarks
-of quiet queues, and notes which subscriptions are used.
+One job, eight times a second. It tells the other nodes which queues this one no longer serves, raises the low
+watermarks of quiet queues, and notes which subscriptions are used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from queues.engine.clock import now
+from queues.engine.clock import now, until_tick
 from queues.engine.consume.fetcher import Fetcher
 from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.consume.low_watermark import FIRST
@@ -21,12 +21,13 @@ from queues.engine.database import Connection
 from queues.engine.health import Health
 from queues.engine.isolation import carry_out, halves
 from queues.engine.node import LocalNode
-from queues.engine.statements import array, statement
+from queues.engine.statements import array
 
 #: Seconds between rounds, between looks for messages that no notification told of, and between notes of use.
-TIDY, UNSEEN, TOUCH = 0.1, 5.0, 60.0
-#: Queues in one statement. Of more the counts of all queues are read, to see which have messages.
+TIDY, UNSEEN, TOUCH = 0.125, 5.0, 60.0
+#: Queues in one statement.
 TOGETHER = 1000
+#: When more queues are served here, the counts of all are read to see which have messages.
 MANY = 1000
 #: Seconds until a queue is tidied again for which that failed.
 UNTIDY = 60.0
@@ -48,7 +49,7 @@ class Tidying:
         for buffer in self._local_queues.queues.values():
             buffer.interest.tidy_soon()
         while True:
-            await asyncio.sleep(TIDY)
+            await asyncio.sleep(until_tick(TIDY))
             time, rounds = now(), rounds + 1
             cold = self._cold(time)
             await self._leave(connection, cold)
@@ -81,12 +82,12 @@ class Tidying:
 
         async def leave(some: list[LocalQueue]) -> None:
             parameters = {"queues": array(buffer.id for buffer in some), "node": self._node.id}
-            await connection.execute(statement("drop_interest"), parameters)
+            await connection.run("drop_interest", parameters)
             left.update(some)
 
         async def serve(some: list[LocalQueue]) -> None:
             parameters = {"queues": array(buffer.id for buffer in some), "node": self._node.id}
-            await connection.execute(statement("add_interest"), parameters)
+            await connection.run("add_interest", parameters)
             for buffer in some:
                 buffer.announced()
 
@@ -125,16 +126,24 @@ class Tidying:
                 buffer.backlog.watermark.give_up_waiting(time)
 
     async def _look_for_unseen(self, connection: Connection) -> None:
-        async def look(some: list[LocalQueue]) -> None:
-            parameters = {"queues": array(buffer.id for buffer in some)}
-            name = "unseen" if len(some) <= MANY else "unseen_of_many"
-            for (queue,) in await connection.rows(name, parameters):
-                if (buffer := self._local_queues.queues.get(queue)) is not None:  # it may have been removed meanwhile
+        served = self._local_queues.queues
+
+        def is_quiet(buffer: LocalQueue) -> bool:
+            return buffer.interest.known and not buffer.backlog.unclaimed
+
+        def claim(rows: Iterable[tuple[int]]) -> None:
+            for (queue,) in rows:
+                if (buffer := served.get(queue)) is not None and is_quiet(buffer):  # it may have been removed meanwhile
                     buffer.more_in_store(FIRST)
 
-        served = self._local_queues.queues.values()
-        quiet = [buffer for buffer in served if buffer.interest.known and not buffer.backlog.unclaimed]
-        await self._each(connection, "look for messages", quiet, look, max(1, len(quiet)))
+        async def look(some: list[LocalQueue]) -> None:
+            claim(await connection.rows("unseen", {"queues": array(buffer.id for buffer in some)}))
+
+        if len(served) <= MANY:
+            await self._each(connection, "look for messages", filter(is_quiet, served.values()), look)
+        else:
+            async with self._turn:
+                claim(await connection.rows("unseen_of_many"))
 
     def _look_for_dead_letters(self) -> None:
         """Consumers that wait for dead letters ask again, in case a notification was lost."""
@@ -145,7 +154,7 @@ class Tidying:
     async def _touch_subscriptions(self, connection: Connection, time: float) -> None:
         async def touch(some: list[LocalQueue]) -> None:
             parameters = {"queues": array(buffer.id for buffer in some)}
-            await connection.execute(statement("touch_subscriptions"), parameters)
+            await connection.run("touch_subscriptions", parameters)
 
         used = [buffer for buffer in self._local_queues.queues.values() if time - buffer.interest.last_demand < TOUCH]
         await self._each(connection, "note that a subscription is used", used, touch)

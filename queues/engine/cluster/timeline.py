@@ -20,7 +20,6 @@ from queues.engine.clock import ServerClock, now
 from queues.engine.database import Connection
 from queues.engine.message import ROWS_PER_STATEMENT, Counts
 from queues.engine.node import LocalNode
-from queues.engine.statements import statement
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +77,7 @@ def broken_by(known: Reading, last_id: int, reading: Reading) -> str | None:
 async def _advance(connection: Connection, sequence: str, steps: int) -> None:
     for done in range(0, steps, MOST_STEPS):
         parameters = {"sequence": sequence, "steps": min(MOST_STEPS, steps - done)}
-        await connection.execute(statement("move_ids"), parameters)
+        await connection.run("move_ids", parameters)
 
 
 @dataclass(eq=False, repr=False)
@@ -109,7 +108,7 @@ class Timeline:
         if (reason := self._broken_by) is not None:
             await self._move_on(connection, reading)
             await self._forget(connection)
-            await connection.execute(statement("note_history"), {"node": self._name, "reason": reason})
+            await connection.run("note_history", {"node": self._name, "reason": reason})
             self._counts.rewritten += 1
             self.rewritten = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {reason}"
             logger.error("%s: %s", ANOTHER_PAST, reason)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Generic, Protocol, TypeVar
 
-from queues.engine.clock import now
+from queues.engine.clock import now, until_tick
 from queues.engine.consume.dispatch import PushConsumer
 from queues.engine.health import Health
 from queues.engine.policies import QueuePolicy
@@ -22,7 +22,7 @@ from queues.engine.policies import QueuePolicy
 T = TypeVar("T")
 
 #: Seconds between looks; while nothing is delivered, when each look would only wake the process.
-DEADLINES, IDLE = 0.02, 0.1
+DEADLINES, IDLE = 0.02, 0.125
 #: Seconds that clients have to acknowledge after they were held up.
 GRACE = 0.1
 
@@ -95,7 +95,8 @@ class DeadlineTimer:
         elif time - self._held_up_at > GRACE:
             self._return_overdue(self._looked_at)
             self._looked_at = time
-        self._timer = asyncio.get_running_loop().call_later(DEADLINES if self._deliveries else IDLE, self.start)
+        pause = DEADLINES if self._deliveries else until_tick(IDLE)
+        self._timer = asyncio.get_running_loop().call_later(pause, self.start)
 
     def stop(self) -> None:
         """Look no more."""

@@ -32,7 +32,7 @@ from queues.engine.message import CONTENT_ONLY, POSITION, Counts, Detail, Messag
 from queues.engine.node import LocalNode
 from queues.engine.rowwise import set_oldest_aside
 from queues.engine.settle.segments import OpenSegments
-from queues.engine.statements import array, statement
+from queues.engine.statements import array
 
 #: Claims in a row that the writer makes to end a backlog, before it goes on writing.
 FINISHING_CLAIMS = 4
@@ -217,7 +217,7 @@ class Fetcher:
             one.interest.tidy_soon()
         parameters = {"queues": array(one.id for one in starting), "node": self.node.id}
         try:
-            await connection.execute(statement("add_interest"), parameters)
+            await connection.run("add_interest", parameters)
         except BaseException:
             for one in starting:  # they are announced again
                 one.interest.tell(False)
@@ -247,7 +247,7 @@ class Fetcher:
             (_, snapshot, more, large, _), *rows = await cursor.fetchall()
             if large is None:
                 break
-            await connection.execute(statement("unpack_segments"), {"firsts": array([large]), "waiting": False})
+            await connection.run("unpack_segments", {"firsts": array([large]), "waiting": False})
         claimed: Sequence[MessageRun | list[Message]]
         last_id: int | None
         if rows and rows[0][4] is not None:

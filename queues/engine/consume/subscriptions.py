@@ -20,7 +20,7 @@ from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
 from queues.engine.policies import Policies
 from queues.engine.settle.writer import SettlementWriter
-from queues.engine.statements import array, statement
+from queues.engine.statements import array
 
 #: Delivery tags a node takes at a time: enough for years, so that no delivery waits for more.
 TAGS = 1 << 44
@@ -247,7 +247,7 @@ class Subscriptions:
             "queues": array(buffer.id for buffer in buffers),
             "tags": array(buffer.held.next_tag + TAGS for buffer in buffers),
         }
-        await connection.execute(statement("move_tags"), parameters)
+        await connection.run("move_tags", parameters)
 
     # QoS 0.
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from queues.engine.database import Connection
 from queues.engine.mailbox.mailbox import Mailbox, columns
-from queues.engine.statements import array, statement
+from queues.engine.statements import array
 
 #: Mailboxes taken or left in one transaction.
 MOST_MOVES = 100
@@ -47,7 +47,7 @@ def first_moves(items: Iterable[object]) -> list[Move]:
 
 async def leave(connection: Connection, leaving: Sequence[Mailbox], node: int) -> None:
     """Leave mailboxes, unless they were taken over."""
-    await connection.execute(statement("leave_mailboxes"), columns(leaving) | {"node": node})
+    await connection.run("leave_mailboxes", columns(leaving) | {"node": node})
 
 
 async def take(
@@ -60,8 +60,8 @@ async def take(
         "formers": [move.former for move in taking], "node": node, "most": most_names, "by_owner_only": by_owner_only,
     }  # fmt: skip
     async with connection.pipeline(), connection.transaction():
-        giving = await connection.execute(statement("take_mailboxes"), parameters)
-        naming = await connection.execute(statement("connected_names"))
+        giving = await connection.run("take_mailboxes", parameters)
+        naming = await connection.run("connected_names")
         given = await giving.fetchall()
         [(names,)] = await naming.fetchall()
     return given, sorted(names)

@@ -28,7 +28,7 @@ from queues.engine.message import Content, Failure
 from queues.engine.options import EngineOptions
 from queues.engine.publish.destination import Destination
 from queues.engine.settle.batches import KEPT, SettlementKind, Settlements, each_once, settle_parameters
-from queues.engine.statements import array, statement
+from queues.engine.statements import array
 from queues.engine.uuids import message_uuid
 from queues.sqlfiles import text_array
 
@@ -131,11 +131,11 @@ class Exchange:
         if self.forwards:
             await self._forward(connection)
         if self.acks and (settled := await self._acknowledge(connection)):
-            await connection.execute(statement("settle"), settle_parameters(settled, wall_offset()))
+            await connection.run("settle", settle_parameters(settled, wall_offset()))
             self.settled = sum(len(one.ids) for one in settled)
         storing = await self._store(connection) if self.letters else None
         claiming = await self._claim(connection) if self.claiming else None
-        naming = await connection.execute(statement("connected_names")) if self.asking else None
+        naming = await connection.run("connected_names") if self.asking else None
         recording = self.options.audit_letters and (self.record or storing is not None or claiming is not None)
         if recording:
             await transaction.lock(CHAIN)
@@ -153,7 +153,7 @@ class Exchange:
         """Senders and recipients keep their mailboxes until the commit."""
         senders = {run.mailbox for run in self.letters} | {forward.mailbox for forward in self.forwards}
         if held := {*senders, *self.locals, *self.claiming}:
-            await connection.execute(statement("hold_mailboxes"), columns(held))
+            await connection.run("hold_mailboxes", columns(held))
 
     # Storing.
 
@@ -187,7 +187,7 @@ class Exchange:
             "lows": array(mailbox.backlog.watermark.value for mailbox in locals),
             "lasts": array(self._lasts(sizes)),
         }
-        return await connection.execute(statement("store_letters"), parameters, binary=True)
+        return await connection.run("store_letters", parameters, binary=True)
 
     def _lasts(self, sizes: Sequence[int]) -> list[int]:
         """For each local mailbox the position, from 1, of the last letter up to which it has room for its own."""
@@ -250,7 +250,7 @@ class Exchange:
             "most": array(min(mailbox.most, mailbox.room, most) for mailbox in claims),
             "byte_rooms": array(min(mailbox.holder.room_bytes, room) for mailbox in claims),
         }
-        return await connection.execute(statement("claim_letters"), parameters, binary=True)
+        return await connection.run("claim_letters", parameters, binary=True)
 
     def _claimed(self, rows: Iterable[tuple[Any, ...]]) -> None:
         found = {queue: list(some) for queue, some in groupby(rows, itemgetter(0))}
@@ -356,7 +356,7 @@ class Exchange:
         [(exists, reached, full, dropping, _, ready, _)] = await connection.rows("publish_routed", parameters)
         if not exists or full:
             ids = [forward.key.encode() for forward in some]
-            await connection.execute(statement("unsee_letters"), {"ids": ids})
+            await connection.run("unsee_letters", {"ids": ids})
         if not exists or full or not reached:
             self.dropped += count
             return

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from queues.engine.clock import now
 from queues.engine.database import Connection
-from queues.engine.statements import array, statement
+from queues.engine.statements import array
 
 #: Seconds between two writes, and between two folds of the rows.
 WRITE, FOLD = 5.0, 60.0
@@ -52,8 +52,8 @@ class RouteTallies:
             return
         carried, self._carried = self._carried, Counter()
         try:
-            await connection.execute(
-                statement("tally_routes"), {"routes": array(carried.keys()), "carried": array(carried.values())}
+            await connection.run(
+                "tally_routes", {"routes": array(carried.keys()), "carried": array(carried.values())}
             )
         except BaseException:
             self._carried.update(carried)

@@ -14,20 +14,18 @@ from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Seque
 from itertools import chain, compress, count, groupby
 from operator import itemgetter
 
-from psycopg import AsyncCursor
-from psycopg.rows import TupleRow
-
 from queues.engine import audit
 from queues.engine.audit import AuditRecord
 from queues.engine.clock import now
 from queues.engine.database import Connection
+from queues.engine.driver import Answer
 from queues.engine.errors import Later
 from queues.engine.policies import QueuePolicy
 from queues.engine.settle.batches import Part, SettlementKind, Settlements
 from queues.engine.settle.lane import Lane, Owner
 from queues.engine.settle.recipients import Recipients
 from queues.engine.settle.segments import Ranges
-from queues.engine.statements import array, statement
+from queues.engine.statements import array
 
 #: Seconds until a queue whose audit chain cannot be appended to is tried again.
 BROKEN = 1.0
@@ -79,7 +77,7 @@ class AuditedQueue(Lane):
         self._proof: audit.ChainPosition | None = None
         #: The open transaction, and what it takes out of the journal once the chain is locked.
         self._transaction: audit.RecordedTransaction
-        self._journal: AsyncCursor[TupleRow] | None = None
+        self._journal: Answer | None = None
         self._recipients = Recipients()
 
     def obey(self, policy: QueuePolicy) -> None:
@@ -192,9 +190,9 @@ class AuditedQueue(Lane):
         record.extend(self._record)
         self._proof = await self._transaction.append(queue_chain(str(self.name)), record)
 
-    async def _take_journal(self, connection: Connection) -> AsyncCursor[TupleRow]:
+    async def _take_journal(self, connection: Connection) -> Answer:
         parameters = {"chain": queue_chain(str(self.name)), "limit": audit.MOST_ROWS}
-        return await connection.execute(statement("audit_take"), parameters)
+        return await connection.run("audit_take", parameters)
 
     def record(self, settlements: Settlements, first_ids: dict[int, int] | None = None, target: str = "") -> None:
         ids = settlements.ids

@@ -43,7 +43,7 @@ from queues.engine.settle.batches import (
 )
 from queues.engine.settle.lane import Lane
 from queues.engine.settle.segments import OpenSegments, Ranges, as_range, as_single
-from queues.engine.statements import array, statement
+from queues.engine.statements import array
 
 #: Seconds that a batch of acknowledgements may grow: larger batches cost less a message. As long, messages that were
 #: acknowledged late and that another transaction has locked are left alone.
@@ -418,7 +418,7 @@ class SettlementWriter:
             await self._unpack_segments(connection, sorted(firsts))
 
     async def _unpack_segments(self, connection: Connection, firsts: list[int]) -> None:
-        await connection.execute(statement("unpack_segments"), {"firsts": array(firsts), "waiting": True})
+        await connection.run("unpack_segments", {"firsts": array(firsts), "waiting": True})
         self.segments.forget(firsts)
 
     async def _unpack_lingering(self, connection: Connection) -> Exception | None:
@@ -500,7 +500,7 @@ class SettlementWriter:
         """Lock messages that were acknowledged late, which other nodes may lease, claim or return at the same time,
         without waiting for a lock with rows locked. Returns the ids that the open transaction may settle, and those
         that another transaction has locked."""
-        await connection.execute(statement("unpack_late"), {"ids": array(id for one in late for id in one.ids)})
+        await connection.run("unpack_late", {"ids": array(id for one in late for id in one.ids)})
         parameters = {
             "ids": array(id for one in late for id in one.ids),
             "delivered": time_array([time for one in late for time in one.delivered], self.clock.offset),
@@ -539,4 +539,4 @@ class SettlementWriter:
     async def _purge(self, connection: Connection, _: Lane, purged: Part, effects: PartEffects) -> None:
         for one in purged:
             parameters = {"ids": array(one.ids), "node": self.node.id, "outcome": PURGED, "by": one.by}
-            await connection.execute(statement("remove"), parameters)
+            await connection.run("remove", parameters)

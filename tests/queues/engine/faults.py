@@ -12,7 +12,7 @@ import pytest
 from psycopg import AsyncConnection
 
 from queues.engine import statements
-from queues.engine.driver import Answer, EngineConnection
+from queues.engine.driver import NONE, Answer, EngineConnection
 from queues.sqlfiles import statement_names
 from tests.queues.engine.conftest import Store
 from tests.tables import altering
@@ -46,14 +46,14 @@ class Faults:
         run = EngineConnection.run
 
         async def run_or_fail(
-            connection: EngineConnection, name: str, parameters: Mapping[str, Any], **options: Any
-        ) -> Answer:
-            if connection.pgconn.pipeline_status:  # it goes on to `execute`
-                return await run(connection, name, parameters, **options)
-            if not self._is_due(name):
+            connection: EngineConnection, name: str, parameters: Mapping[str, Any] = NONE, *, prepare: bool = True,
+            binary: bool = False,
+        ) -> Answer:  # fmt: skip
+            if prepare and connection.alone:  # else it goes on to `execute`
+                if self._is_due(name):
+                    return await execute(connection, self._failure(name))
                 self.runs[name] += 1
-                return await run(connection, name, parameters, **options)
-            return await execute(connection, self._failure(name))
+            return await run(connection, name, parameters, prepare=prepare, binary=binary)
 
         monkeypatch.setattr(AsyncConnection, "execute", execute_or_fail)
         monkeypatch.setattr(EngineConnection, "run", run_or_fail)

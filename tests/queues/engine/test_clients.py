@@ -42,7 +42,7 @@ class Store:
     def __init__(self) -> None:
         self.written: list[dict[str, Any]] = []
 
-    async def execute(self, statement: bytes, parameters: dict[str, Any]) -> None:
+    async def run(self, name: str, parameters: dict[str, Any]) -> None:
         self.written.append(parameters)
 
     @property

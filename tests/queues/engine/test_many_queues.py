@@ -47,6 +47,7 @@ class Clock:
 def test_a_process_that_has_delivered_nothing_rarely_looks_for_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, deliveries = Clock(), Deadlines[Burst]()
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: clock)
+    monkeypatch.setattr("queues.engine.consume.deadlines.until_tick", lambda period: period)
     timer = DeadlineTimer(deliveries, Mock(), lambda: False)
     timer.start()
     deliveries.at(now() + 60, Burst(Mock(), None, []))

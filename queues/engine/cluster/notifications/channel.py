@@ -23,7 +23,7 @@ from queues.engine.database import Connection
 from queues.engine.health import Health
 from queues.engine.isolation import carry_out, halves
 from queues.engine.message import Counts
-from queues.engine.statements import array, statement
+from queues.engine.statements import array
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ async def _send(connection: Connection, notifications: list[formats.Sendable]) -
             for text in notification.texts():
                 await connection.execute("select pg_notify(%s, %s)", (formats.CHANNEL, text))
     if texts:
-        await connection.execute(statement("instruct"), {"texts": texts, "nodes": nodes})
+        await connection.run("instruct", {"texts": texts, "nodes": nodes})
 
 
 def _size(notification: formats.Sendable) -> int:
@@ -195,7 +195,7 @@ class NotificationReader:
 
     async def obey(self, connection: Connection, node: int) -> None:
         """Carry out, for ever, the instructions for this node."""
-        await connection.execute(statement("drop_instructions"))
+        await connection.run("drop_instructions")
         self._first = 0
         while True:
             first, self._first = self._first, None
