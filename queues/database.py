@@ -18,8 +18,10 @@ DJANGO_SESSION = {"synchronous_commit": "on", "default_transaction_read_only": "
 #: that one over TCP on 127.0.0.1 does.
 SOCKET_DIRECTORY = "SOCKET_DIRECTORY"
 
-#: Looks at an idle connection whose server may have vanished: it counts as lost after 25 s.
-KEEPALIVES = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
+#: Looks at an idle connection whose server may have vanished: it counts as lost after 20 s. With a `tcp_user_timeout`
+#: Linux does not count looks: the first one after that time without an answer ends the connection. So several must fit
+#: into the 15 s of engines and of the site, or one that is lost on the way would do it.
+KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 3, "keepalives_count": 5}
 
 #: Seconds that one host of several may take to answer before the next is tried.
 NEXT_HOST = 3

@@ -13,6 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from queues.database import KEEPALIVES, defaults_for_hosts
 from queues.engine import adapters
+from queues.engine.clock import until_tick
 from queues.engine.driver import EngineConnection
 from queues.engine.errors import NotMigrated, Pooled, UnsafeServer, UnsupportedServer
 
@@ -88,10 +89,7 @@ async def connect(conninfo: str, purpose: str, silence: float = SILENCE) -> Conn
     settings = session_settings(purpose)
     given = conninfo_to_dict(conninfo)
     milliseconds = str(int(silence * 1000))
-    tcp = {
-        "tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3",
-        "tcp_user_timeout": milliseconds,
-    }  # fmt: skip
+    tcp = {f"tcp_{name}": str(value) for name, value in KEEPALIVES.items()} | {"tcp_user_timeout": milliseconds}
     ours: dict[str, Any] = {
         "options": startup_options(settings | tcp, str(given.get("options") or "")),
         "application_name": f"fivewire {purpose}",
@@ -182,7 +180,7 @@ async def watch(connections: Iterable[Connection], every: float) -> NoReturn:
     while True:
         if any(what & (_CLOSED | select.POLLNVAL) for _, what in poll.poll(0)):
             raise psycopg.OperationalError("the server has closed a connection")
-        await asyncio.sleep(every)
+        await asyncio.sleep(until_tick(every))
 
 
 async def check_server(connection: Connection) -> None:

@@ -125,6 +125,13 @@ def test_a_session_that_lost_its_settings_on_the_way_is_an_error_of_check(transa
     ]
 
 
+#: What the server's side of a connection looks with; its tcp_user_timeout as a number of milliseconds.
+OF_THE_SERVER = """
+    select current_setting('tcp_keepalives_idle')::int, current_setting('tcp_keepalives_interval')::int,
+        (select setting::int from pg_settings where name = 'tcp_user_timeout')
+"""
+
+
 async def test_a_host_that_vanishes_keeps_its_lock_for_half_a_minute_at_most(make_engine: MakeEngine) -> None:
     engine = await make_engine(conninfo=make_conninfo(**connection_parameters()))
     names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count")
@@ -133,8 +140,18 @@ async def test_a_host_that_vanishes_keeps_its_lock_for_half_a_minute_at_most(mak
             rows = [await (await at.execute(f"show {name}".encode(), prepare=False)).fetchone() for name in names]
             idle, interval, count = (int(row[0]) for row in rows if row is not None)
             assert 0 < idle + interval * count <= 30, purpose
-            given = at.info.get_parameters()
-            assert (given["keepalives_idle"], int(given["tcp_user_timeout"]) > 0) == ("10", True)
+
+
+async def test_a_connection_is_not_lost_with_one_packet_that_looks_whether_the_server_is_there(
+    make_engine: MakeEngine,
+) -> None:
+    engine = await make_engine(conninfo=make_conninfo(**connection_parameters()))
+    at = engine.connections["upkeep"]
+    given = at.info.get_parameters()
+    here = [int(given[name]) for name in ("keepalives_idle", "keepalives_interval", "tcp_user_timeout")]
+    [there] = await at.fetch(OF_THE_SERVER, prepare=False)
+    for idle, interval, timeout in (here, there):
+        assert timeout / 1000 >= idle + 3 * interval
 
 
 def test_an_engine_takes_the_unix_socket_of_a_server_that_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
