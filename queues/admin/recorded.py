@@ -247,7 +247,8 @@ class RecordedAdmin(ModelAdmin):
         """Objects that an action asks about, a line each with what goes with it; all that Django finds if that is not
         known. Refuses the page to a user who may not delete something that would go too."""
         lines, _, lacking, protected = self.get_deleted_objects(objects, request)
-        demand(not lacking and not protected)
+        if too := [*sorted(lacking), *map(str, protected)]:
+            raise PermissionDenied(f"This would also delete what you may not delete: {', '.join(too)}.")
         return lines
 
     def delete_by(self, request: HttpRequest, obj: Any) -> None:

@@ -9,6 +9,7 @@ from html import unescape
 from typing import Any
 
 import pytest
+from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
@@ -231,6 +232,19 @@ def test_a_queue_that_is_busy_stays_and_the_page_says_why(
     monkeypatch.setattr(queue_operations, "delete_queue", busy)
     response = act(admin_client, "queue", "delete_selected", queue.pk, confirmed="yes", typed="orders")
     assert "A transaction is still open." in text_of(response)
+
+
+def test_a_user_who_is_refused_a_page_is_told_why(unprivileged: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Your account lacks the permission" in text_of(unprivileged.get(address("queue")))
+    assert "could not be found" in text_of(unprivileged.get("/admin/nothing/"))
+    route = add_route("topic:a", "queue:" + make_queue().name)
+    permissions = Permission.objects.filter(codename__in=["view_route", "delete_route"])
+    User.objects.get().user_permissions.set(permissions)
+    of_route = admin.site.get_model_admin(Route)
+    monkeypatch.setattr(of_route, "get_deleted_objects", lambda *_: ([], {}, {"log entries"}, []))
+    refused = unprivileged.get(address("route", "delete", route.pk))
+    assert refused.status_code == 403
+    assert "This would also delete what you may not delete: log entries." in text_of(refused)
 
 
 def test_a_user_with_view_permission_only_is_offered_no_action(unprivileged: Client) -> None:
