@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
 import datetime
 import itertools
 import json
 import re
+import shutil
 import socket
 import ssl
 import struct
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -123,9 +126,8 @@ class Server(Process):
 @cache
 def certificate() -> tuple[Path, Path]:
     """Files with a certificate for 127.0.0.1 and its key."""
-    import tempfile
-
     directory = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, directory)
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
     now = datetime.datetime.now(datetime.UTC)

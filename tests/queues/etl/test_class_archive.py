@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,6 +100,7 @@ def test_a_kept_archive_takes_the_place_of_earlier_ones(tmp_path: Path) -> None:
 def test_an_archive_is_kept_if_the_run_was_whole_and_java_has_ended_well(
     config: Config, monkeypatch: pytest.MonkeyPatch, complete: bool, status: int, kept: bool
 ) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(Path(config.classes).parent))
     program = "import sys; sys.stdin.read(); open(sys.argv[1], 'w').write('classes'); sys.exit(int(sys.argv[2]))"
     with class_archive(config) as archive:
         assert archive is not None
