@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, generators
+from psycopg.rows import TupleRow
 
 from queues.engine import statements
-from queues.engine.driver import NONE, Answer, EngineConnection
+from queues.engine.driver import EngineConnection
 from queues.sqlfiles import statement_names
 from tests.queues.engine.conftest import Store
 from tests.tables import altering
@@ -43,20 +44,19 @@ class Faults:
                 return await execute(connection, query, parameters, **options)
             return await execute(connection, self._failure(name))
 
-        run = EngineConnection.run
+        ask = EngineConnection.ask
 
-        async def run_or_fail(
-            connection: EngineConnection, name: str, parameters: Mapping[str, Any] = NONE, *, prepare: bool = True,
-            binary: bool = False,
-        ) -> Answer:  # fmt: skip
-            if prepare and connection.alone:  # else it goes on to `execute`
-                if self._is_due(name):
-                    return await execute(connection, self._failure(name))
-                self.runs[name] += 1
-            return await run(connection, name, parameters, prepare=prepare, binary=binary)
+        def ask_or_fail(
+            connection: EngineConnection, name: str, parameters: Mapping[str, Any], binary: bool = False
+        ) -> Generator[Any, Any, list[TupleRow]]:
+            if self._is_due(name):
+                connection.pgconn.send_query(self._failure(name))
+                connection._result_of((yield from generators.execute(connection.pgconn)))
+            self.runs[name] += 1
+            return (yield from ask(connection, name, parameters, binary))
 
         monkeypatch.setattr(AsyncConnection, "execute", execute_or_fail)
-        monkeypatch.setattr(EngineConnection, "run", run_or_fail)
+        monkeypatch.setattr(EngineConnection, "ask", ask_or_fail)
 
     def _failure(self, name: str) -> bytes:
         """The text that is given to the server in place of a statement."""

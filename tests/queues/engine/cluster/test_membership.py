@@ -17,6 +17,7 @@ from queues.engine.cluster import membership as nodes
 from queues.engine.cluster import reaper
 from queues.engine.cluster.reaper import settle_predecessors
 from queues.engine.consume.pace import FEW_AHEAD
+from queues.engine.driver import Rows
 from queues.engine.node import TRUSTED
 from queues.engine.statements import statement
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting, Worker
@@ -675,16 +676,16 @@ async def test_a_change_of_a_queue_whose_policy_is_just_being_read_is_obeyed(
     queue = store.queue("orders", paused=True)
     engine = await make_engine()
     reading, go_on = asyncio.Event(), asyncio.Event()
-    fetchall = psycopg.AsyncCursor.fetchall
+    fetchall = Rows.fetchall
 
-    async def fetch_late(cursor: Any) -> Any:
-        rows = await fetchall(cursor)
+    async def fetch_late(answer: Rows) -> Any:
+        rows = await fetchall(answer)
         if rows and rows[0][:2] == (queue, "orders") and not reading.is_set():
             reading.set()
             await go_on.wait()
         return rows
 
-    monkeypatch.setattr(psycopg.AsyncCursor, "fetchall", fetch_late)
+    monkeypatch.setattr(Rows, "fetchall", fetch_late)
     opening = asyncio.create_task(engine.queue("orders"))
     await reading.wait()
     await store.change("update queues_queue set paused = false where id = %s returning id", queue)
