@@ -397,7 +397,7 @@ def is_refused_as_a_viewer(night: Night) -> None:
     page = night.browser.current_url.removesuffix("change/")
     for path in ("purge/", "delete/"):
         night.browser.get(page + path)
-        night.see("h1", "403")
+        night.see("h1", "Not allowed")
     night.browser.get(f"{page}change/")
     assert night.browser.execute_async_script(POST, f"{page}pause/") == 403
     assert not Queue.objects.get(name="orders").paused
