@@ -11,12 +11,16 @@ import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator, Coroutine, ItemsView, ValuesView
-from typing import Any
+from typing import Any, TypeVar
+
+from psycopg.rows import TupleRow
 
 from queues.engine.database import LOST, Connection, at_same_server, check_sessions, connect
 from queues.engine.errors import StoreUnavailable
 from queues.engine.faults import Fault, fault_of, told
 from queues.engine.options import EngineOptions
+
+T = TypeVar("T")
 
 PURPOSES = (
     "writer", "settlements", "fetcher", "requests", "delays", "reaper", "upkeep", "listener", "liveness"
@@ -99,11 +103,11 @@ class Connections:
 
     # Requests of sessions.
 
-    async def request(self, name: str, /, **parameters: Any) -> Any:
-        """Run one of the named statements outside the hot path. Raises StoreUnavailable."""
+    async def request(self, name: str, /, **parameters: Any) -> list[TupleRow]:
+        """Run one of the named statements outside the hot path; returns its rows. Raises StoreUnavailable."""
         return await self.to_its_end(self._request(name, parameters))
 
-    async def to_its_end(self, asking: Coroutine[Any, Any, Any]) -> Any:
+    async def to_its_end(self, asking: Coroutine[Any, Any, T]) -> T:
         """Ask, to the end even if the caller is cancelled: to stop a statement at the server could hit what others ask
         on the same connection."""
         asked = asyncio.ensure_future(asking)
@@ -111,9 +115,9 @@ class Connections:
         asked.add_done_callback(self.asked.discard)
         return await asyncio.shield(asked)
 
-    async def _request(self, name: str, parameters: dict[str, Any]) -> Any:
+    async def _request(self, name: str, parameters: dict[str, Any]) -> list[TupleRow]:
         async with self.asking() as connection:
-            return await connection.run(name, parameters)
+            return await connection.rows(name, parameters)
 
     @contextlib.asynccontextmanager
     async def asking(self) -> AsyncIterator[Connection]:

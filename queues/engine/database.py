@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import select
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import psycopg
@@ -168,18 +168,18 @@ async def answers(connection: Connection, conninfo: str, patience: float) -> boo
     return True
 
 
-async def watch(connections: Iterable[Connection], every: float) -> NoReturn:
+async def watch(connections: Mapping[str, Connection], every: float) -> NoReturn:
     """Look at connections that may be idle, every so many seconds, whether the server has closed one.
 
     The next user would find out, but perhaps much later: then all work under way would be cut off and done again for no
     visible reason. Raises psycopg.OperationalError.
     """
-    poll = select.poll()
-    for connection in connections:
-        poll.register(connection.fileno(), _CLOSED)
+    poll, purposes = select.poll(), {connection.fileno(): purpose for purpose, connection in connections.items()}
+    for descriptor in purposes:
+        poll.register(descriptor, _CLOSED)
     while True:
-        if any(what & (_CLOSED | select.POLLNVAL) for _, what in poll.poll(0)):
-            raise psycopg.OperationalError("the server has closed a connection")
+        for descriptor, events in poll.poll(0):  # POLLNVAL: this process itself has closed the descriptor
+            raise psycopg.OperationalError(f"the connection for {purposes[descriptor]} was closed (events {events:#x})")
         await asyncio.sleep(until_tick(every))
 
 

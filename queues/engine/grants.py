@@ -51,11 +51,11 @@ class Grants:
         grant = self._by_digest.get(digest)
         while grant is None:
             changes = self._changes
-            row = await (await self._connections.request("key", digests=digests)).fetchone()
-            if row is None:
+            rows = await self._connections.request("key", digests=digests)
+            if not rows:
                 return None
             if self._changes == changes:  # else the reading may be outdated
-                grant = self._by_digest[digest] = self._told[row[0]] = _grant(row)
+                grant = self._by_digest[digest] = self._tell(*rows)
         if not grant.for_protocol(protocol):
             return None
         self._used[grant.id] = now(), protocol, address
@@ -63,9 +63,10 @@ class Grants:
 
     async def named(self, name: str) -> Grant | None:
         """The grant of the API key of this name; None if there is none. Raises StoreUnavailable."""
-        row = await (await self._connections.request("key_named", name=name)).fetchone()
-        if row is None:
-            return None
+        rows = await self._connections.request("key_named", name=name)
+        return self._tell(*rows) if rows else None
+
+    def _tell(self, row: tuple[Any, ...]) -> Grant:
         grant = self._told[row[0]] = _grant(row)
         return grant
 

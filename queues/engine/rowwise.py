@@ -125,5 +125,4 @@ async def set_oldest_aside(
 async def set_aside(connection: Connection, id: int, error: str, node: int | None = None) -> bool:
     """Make a message that waits, or is leased to `node`, a dead letter of its queue; returns whether that was done: not
     if it has no row, or if another transaction has that locked."""
-    parameters = {"ids": array([id]), "error": error, "node": node}
-    return await (await connection.run("set_aside", parameters)).fetchone() is not None
+    return bool(await connection.rows("set_aside", {"ids": array([id]), "error": error, "node": node}))

@@ -143,7 +143,7 @@ class Supervisor:
         connections = self._connections
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self._keep_running(job)) for job in self._engine.jobs]
         tasks.append(asyncio.create_task(self._watch_waits()))
-        tasks.append(asyncio.create_task(watch(connections.values(), WATCH)))
+        tasks.append(asyncio.create_task(watch(dict(connections.items()), WATCH)))
         tasks.append(asyncio.create_task(connections.lost.wait()))
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -249,7 +249,7 @@ class Supervisor:
             async with asyncio.timeout(PROBE):
                 committing = [at for purpose, at in self._connections.items() if purpose in ("writer", "mailboxes")]
                 pids = [at.info.backend_pid for at in committing]
-                rows = await (await self._connections.request("waits_for", pids=pids)).fetchall()
+                rows = await self._connections.request("waits_for", pids=pids)
                 why = next((f": {WAITS_FOR[kind]}" for (kind,) in rows if kind in WAITS_FOR), "")
         return f"the database has taken more than {self._options.stall_timeout:g} s for a commit{why}"
 

@@ -16,3 +16,9 @@ def test_files_have_it_too(client: Client) -> None:
     response = client.get("/static/queues/site.css")
     assert b".chart" in response.getvalue()
     assert response["Content-Security-Policy"] == POLICY
+
+
+def test_a_browser_finds_the_icon_that_every_page_names(client: Client) -> None:
+    page = client.get("/admin/login/").content
+    assert b'<link rel="icon" href="/static/queues/icon.svg">' in page
+    assert client.get("/static/queues/icon.svg")["Content-Type"] == "image/svg+xml"

@@ -247,13 +247,12 @@ class Enqueuer:
     async def _find_holder(self, keyed: Keyed, queue: QueuePolicy) -> None:
         """Answer with the job that has the key; if it has just finished, there is room for this one."""
         try:
-            cursor = await self.service.engine.request("find_key", queue=queue.id, key=keyed.message.key)
-            row = await cursor.fetchone()
+            rows = await self.service.engine.request("find_key", queue=queue.id, key=keyed.message.key)
         except StoreUnavailable as error:
             keyed.held.fill(err(keyed.rid, Code.UNAVAILABLE, str(error)))
         else:
-            if row is not None:
-                self._answer(keyed, row[0], queue)
+            if rows:
+                self._answer(keyed, rows[0][0], queue)
             elif keyed.rounds:
                 again = keyed._replace(rounds=keyed.rounds - 1)
                 batch = keyed.publisher.publish_detailed(keyed.message, self, again, True)

@@ -100,8 +100,7 @@ class Maintenance:
                 await self._seal(connection)
                 sealed = now()
             self._next_look = math.inf
-            parameters = {"since": since, "skip": self._due.parameters["skip"]}
-            [(left, mark)] = await connection.rows("next_due", parameters)
+            [(left, mark)] = await connection.rows("next_due", {"since": since, "skip": self._due.parameters["skip"]})
             rows = await self._promote(connection, since) if left is not None and left <= 0 else []
             if not rows:
                 looked, since = _next_look(looked, mark, ALL_DUE)

@@ -33,6 +33,10 @@ MANY = 1000
 UNTIDY = 60.0
 
 
+def _ids(queues: list[LocalQueue]) -> str:
+    return array(queue.id for queue in queues)
+
+
 @dataclass(eq=False, repr=False)
 class Tidying:
     """The job's state. `turn` is held while statements go to the connection that several jobs share."""
@@ -81,13 +85,11 @@ class Tidying:
         left: set[LocalQueue] = set()
 
         async def leave(some: list[LocalQueue]) -> None:
-            parameters = {"queues": array(buffer.id for buffer in some), "node": self._node.id}
-            await connection.run("drop_interest", parameters)
+            await connection.run("drop_interest", {"queues": _ids(some), "node": self._node.id})
             left.update(some)
 
         async def serve(some: list[LocalQueue]) -> None:
-            parameters = {"queues": array(buffer.id for buffer in some), "node": self._node.id}
-            await connection.run("add_interest", parameters)
+            await connection.run("add_interest", {"queues": _ids(some), "node": self._node.id})
             for buffer in some:
                 buffer.announced()
 
@@ -110,7 +112,7 @@ class Tidying:
     async def _raise_some(self, connection: Connection, time: float, buffers: list[LocalQueue]) -> None:
         looks = [(buffer, buffer.backlog.news, buffer.backlog.watermark.highest) for buffer in buffers]
         parameters = {
-            "queues": array(buffer.id for buffer in buffers),
+            "queues": _ids(buffers),
             "lows": array(buffer.backlog.watermark.value for buffer in buffers),
             "highs": array(high for _, _, high in looks),
         }  # fmt: skip
@@ -137,7 +139,7 @@ class Tidying:
                     buffer.more_in_store(FIRST)
 
         async def look(some: list[LocalQueue]) -> None:
-            claim(await connection.rows("unseen", {"queues": array(buffer.id for buffer in some)}))
+            claim(await connection.rows("unseen", {"queues": _ids(some)}))
 
         if len(served) <= MANY:
             await self._each(connection, "look for messages", filter(is_quiet, served.values()), look)
@@ -153,8 +155,7 @@ class Tidying:
 
     async def _touch_subscriptions(self, connection: Connection, time: float) -> None:
         async def touch(some: list[LocalQueue]) -> None:
-            parameters = {"queues": array(buffer.id for buffer in some)}
-            await connection.run("touch_subscriptions", parameters)
+            await connection.run("touch_subscriptions", {"queues": _ids(some)})
 
         used = [buffer for buffer in self._local_queues.queues.values() if time - buffer.interest.last_demand < TOUCH]
         await self._each(connection, "note that a subscription is used", used, touch)

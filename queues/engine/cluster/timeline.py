@@ -76,8 +76,7 @@ def broken_by(known: Reading, last_id: int, reading: Reading) -> str | None:
 
 async def _advance(connection: Connection, sequence: str, steps: int) -> None:
     for done in range(0, steps, MOST_STEPS):
-        parameters = {"sequence": sequence, "steps": min(MOST_STEPS, steps - done)}
-        await connection.run("move_ids", parameters)
+        await connection.run("move_ids", {"sequence": sequence, "steps": min(MOST_STEPS, steps - done)})
 
 
 @dataclass(eq=False, repr=False)

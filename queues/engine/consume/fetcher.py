@@ -215,9 +215,8 @@ class Fetcher:
         for one in starting:
             one.interest.tell(True)
             one.interest.tidy_soon()
-        parameters = {"queues": array(one.id for one in starting), "node": self.node.id}
         try:
-            await connection.run("add_interest", parameters)
+            await connection.run("add_interest", {"queues": array(one.id for one in starting), "node": self.node.id})
         except BaseException:
             for one in starting:  # they are announced again
                 one.interest.tell(False)

@@ -81,12 +81,12 @@ class LocalQueues:
         return [queue for queue in self.queues.values() if queue.policy.name == name]
 
     async def _id_of(self, name: str) -> int:
-        row = None
+        rows = []
         if not name.startswith(MAILBOX_PREFIX) and "\0" not in name:
-            row = await (await self._connections.request("queue_id", name=name)).fetchone()
-        if row is None:
+            rows = await self._connections.request("queue_id", name=name)
+        if not rows:
             raise QueueNotFound(name)
-        return int(row[0])
+        return int(rows[0][0])
 
     async def _policy(self, id: int) -> QueuePolicy:
         if id not in self._policies.by_id:

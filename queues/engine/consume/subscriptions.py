@@ -175,7 +175,7 @@ class Subscriptions:
 
     async def _insert(self, some: list[_Wanted]) -> list[tuple[int, int, int]]:
         options = self._options
-        cursor = await self._connections.request(
+        return await self._connections.request(
             "subscribe",
             topics=[wanted.topic for wanted in some],
             labels=["".join(c for c in wanted.topic.decode("utf-8", "replace") if c.isprintable()) for wanted in some],
@@ -185,8 +185,6 @@ class Subscriptions:
             retry_backoff=options.subscription_retry_backoff,
             tags=TAGS,
         )
-        rows: list[tuple[int, int, int]] = await cursor.fetchall()
-        return rows
 
     async def _count(self, owner: int) -> None:
         """One subscription more of this API key. Its others were counted in the store once, and are again when it seems
@@ -194,7 +192,7 @@ class Subscriptions:
         most = self._options.subscriptions_per_key
         count = self._owned.get(owner)
         if count is None or count >= most:
-            ((count,),) = await (await self._connections.request("count_subscriptions", owner=owner)).fetchall()
+            ((count,),) = await self._connections.request("count_subscriptions", owner=owner)
         if count >= most:
             raise QuotaExceeded(f"{most} subscriptions")
         self._owned[owner] = count + 1
@@ -203,15 +201,15 @@ class Subscriptions:
         """The subscription of this id, or None. Raises StoreUnavailable."""
         if (known := self._by_id.get(id)) is not None:
             return known
-        row = await (await self._connections.request("subscription", id=id)).fetchone() if id < 1 << 63 else None
-        if row is None:
+        rows = await self._connections.request("subscription", id=id) if id < 1 << 63 else []
+        if not rows:
             if len(self._unknown) > 10_000:
                 self._unknown.clear()
             self._unknown[id] = now()
             return None
-        queue, topic, qos = row
-        row = await (await self._connections.request("take_tags", queue=queue, count=TAGS)).fetchone()
-        return None if row is None else await self._open(id, queue, bytes(topic), qos, row[0])
+        [(queue, topic, qos)] = rows
+        rows = await self._connections.request("take_tags", queue=queue, count=TAGS)
+        return await self._open(id, queue, bytes(topic), qos, rows[0][0]) if rows else None
 
     async def _open(self, id: int, queue: int, topic: bytes, qos: int, first_tag: int) -> LocalSubscription | None:
         try:
@@ -287,7 +285,7 @@ class Subscriptions:
         except TimeoutError:
             raise StoreUnavailable("returned messages cannot be written") from None
         asked = [tag for tag in tags if tag < 1 << 63]
-        rows = await (await self._connections.request("find_tags", queue=queue, tags=array(asked))).fetchall()
+        rows = await self._connections.request("find_tags", queue=queue, tags=array(asked))
         found = {row[0] for row in rows}
         for tag, id, waits, node in rows:
             if not waits and node != self._node.id:

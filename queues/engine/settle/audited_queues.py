@@ -191,8 +191,7 @@ class AuditedQueue(Lane):
         self._proof = await self._transaction.append(queue_chain(str(self.name)), record)
 
     async def _take_journal(self, connection: Connection) -> Answer:
-        parameters = {"chain": queue_chain(str(self.name)), "limit": audit.MOST_ROWS}
-        return await connection.run("audit_take", parameters)
+        return await connection.run("audit_take", {"chain": queue_chain(str(self.name)), "limit": audit.MOST_ROWS})
 
     def record(self, settlements: Settlements, first_ids: dict[int, int] | None = None, target: str = "") -> None:
         ids = settlements.ids

@@ -21,12 +21,13 @@ from queues.api import publish
 from queues.checks import check_database_sessions
 from queues.database import SOCKET_DIRECTORY, connection_parameters, engine_parameters
 from queues.engine import Engine, audit, options_from_settings
-from queues.engine.database import Connection, check_sessions, connect, session_settings
+from queues.engine.database import Connection, check_sessions, connect, session_settings, watch
 from queues.engine.errors import OutcomeUnknown, Pooled
 from queues.health import readiness
 from queues.models import Message
 from queues.operations.keys import create_key
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -348,3 +349,14 @@ def test_of_several_hosts_djangos_connections_and_the_engines_take_the_one_that_
     kept = database_settings("postgresql://one,two/mail?target_session_attrs=primary&connect_timeout=9")["OPTIONS"]
     assert (kept["target_session_attrs"], kept["connect_timeout"]) == ("primary", "9")
     assert "target_session_attrs" not in database_settings("postgresql://one/mail")["OPTIONS"]
+
+
+async def test_an_operator_reads_in_the_log_which_connection_was_lost_and_how(store: Store) -> None:
+    watched = {purpose: await connect(store.conninfo, purpose) for purpose in ("writer", "settlements")}
+    try:
+        store.rows("select pg_terminate_backend(%s)", watched["settlements"].info.backend_pid)
+        with pytest.raises(psycopg.OperationalError, match="the connection for settlements was closed"):
+            await asyncio.wait_for(watch(watched, 0.01), PATIENCE)
+    finally:
+        for connection in watched.values():
+            await connection.close()

@@ -109,8 +109,7 @@ class Announcer:
 
     async def _ask_some(self, connection: Connection, node: int, unsure: dict[int, int]) -> None:
         try:
-            parameters = {"queues": array(unsure), "node": node}
-            served = await connection.rows("served_elsewhere", parameters)
+            served = await connection.rows("served_elsewhere", {"queues": array(unsure), "node": node})
         except BaseException:
             self._asked.set()  # to be asked again
             raise
@@ -207,8 +206,7 @@ class NotificationReader:
     async def _take(self, connection: Connection, node: int, first: int) -> None:
         taken = TAKEN_AT_ONCE
         while taken == TAKEN_AT_ONCE:
-            parameters = {"node": node, "first": first, "limit": TAKEN_AT_ONCE}
-            rows = await connection.rows("take_instructions", parameters)
+            rows = await connection.rows("take_instructions", {"node": node, "first": first, "limit": TAKEN_AT_ONCE})
             for _, text in sorted(rows):
                 self._obey(text, formats.parse_instruction)
             taken = len(rows)
