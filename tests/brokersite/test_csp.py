@@ -21,4 +21,6 @@ def test_files_have_it_too(client: Client) -> None:
 def test_a_browser_finds_the_icon_that_every_page_names(client: Client) -> None:
     page = client.get("/admin/login/").content
     assert b'<link rel="icon" href="/static/queues/icon.svg">' in page
-    assert client.get("/static/queues/icon.svg")["Content-Type"] == "image/svg+xml"
+    icon = client.get("/static/queues/icon.svg")
+    assert icon.getvalue().startswith(b"<svg")  # which closes the file, too
+    assert icon["Content-Type"] == "image/svg+xml"

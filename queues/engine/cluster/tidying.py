@@ -14,6 +14,7 @@ from functools import partial
 
 from queues.engine.clock import now, until_tick
 from queues.engine.consume.fetcher import Fetcher
+from queues.engine.consume.interest import COLD
 from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.consume.low_watermark import FIRST
 from queues.engine.consume.registry import LocalQueues
@@ -76,6 +77,9 @@ class Tidying:
                 buffer.interest.look_at(max(buffer.interest.look_again_at(time), time + TIDY))
                 continue
             buffer.return_prefetched()
+            if buffer.unacked and buffer.interest.settled_anywhere:
+                buffer.interest.look_at(time + COLD)
+                continue
             buffer.interest.tell(False)
             cold.append(buffer)
         return cold

@@ -42,6 +42,7 @@ class Interest:
     #: Whether other nodes serve the queue too; whether the store knows that this one does.
     shared: bool = False
     known: bool = False
+    settled_anywhere: bool = False
     last_demand: float = -1e9
     #: Messages that a consumer asks for at once: of each larger burst at once, of smaller ones by and by.
     _burst: int = 1
@@ -60,6 +61,11 @@ class Interest:
         """The queue's policy has changed."""
         self._policy = policy
         self.tidy_soon()
+
+    def settle_anywhere(self) -> None:
+        """Consumers may acknowledge on any node, as of a subscription: those that serve the queue are told, so this one
+        serves it as long as deliveries are outstanding."""
+        self.settled_anywhere = True
 
     # Consumers.
 

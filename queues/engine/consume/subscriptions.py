@@ -217,6 +217,7 @@ class Subscriptions:
         except QueueNotFound:
             return None
         if id not in self._by_id:
+            buffer.interest.settle_anywhere()
             made = LocalSubscription(id, topic, qos, buffer, self._options)
             self._by_id[id] = self._by_queue[queue] = made
         self._unknown.pop(id, None)
@@ -293,8 +294,12 @@ class Subscriptions:
             elif not subscription.buffer.ack(tag, consumer):  # unless it was claimed meanwhile, or will be
                 subscription.buffer.settle_late(id, now(), consumer)
         missing = set(tags) - found
-        if missing and self._policies.is_shared(queue):
+        if missing and (self._policies.is_shared(queue) or await self._served_elsewhere(queue)):
             known = tuple(sorted(tag for tag in missing if tag < 1 << 63))
             self._forwarding.forward_acks(queue, known, consumer)
             return set()
         return missing
+
+    async def _served_elsewhere(self, queue: int) -> bool:
+        """Whether another node serves a queue by the store: a delivery that it just made may be older than its news."""
+        return bool(await self._connections.request("served_elsewhere", queues=array([queue]), node=self._node.id))

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queues.engine.clock import now
 from queues.engine.cluster.notifications.channel import Announcer
 from queues.engine.cluster.notifications.formats import (
     Changed,
@@ -338,6 +339,43 @@ async def test_a_late_ack_reaches_the_node_that_serves_the_subscription_though_i
     assert await other.subscriptions.ack_late(there, [taken[0]], None) == set()
     await store.until(lambda: store.counts(made.buffer.id) == (0, 0, 0, 0), "it is settled")
     assert faults.hits["instruct"] == 1
+
+
+async def test_an_ack_reaches_the_node_that_delivered_though_it_was_not_heard_that_this_serves_the_queue(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, serving = await make_engine(), await make_engine()
+    monkeypatch.setattr(other._notifications, "hear", lambda text: None)  # as for a moment after it was said
+    made = await serving.subscriptions.create(b"news", 1, None)
+    there = await other.subscriptions.load(made.id)
+    assert there is not None
+    await Producer(other).publish("topic:news", b"kept")
+    taken = await Consumer(made.buffer).next()
+    assert taken is not None
+    assert not there.buffer.interest.shared
+    assert await other.subscriptions.ack_late(there, [taken[0]], None) == set()
+    await store.until(lambda: store.counts(made.buffer.id) == (0, 0, 0, 0), "it is settled")
+
+
+async def test_an_ack_reaches_the_node_that_delivered_though_no_consumer_has_come_to_it_for_long(
+    make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("queues.engine.consume.interest.COLD", 0.2)
+    monkeypatch.setattr("queues.engine.cluster.tidying.COLD", 3600.0)
+    other, serving = await make_engine(), await make_engine()
+    made = await serving.subscriptions.create(b"news", 1, None)
+    await Producer(other).publish("topic:news", b"kept", b"returned")
+    taken = await Consumer(made.buffer).next()
+    assert taken is not None
+    await store.until(lambda: store.counts(made.buffer.id) == (1, 1, 0, 0), "what was taken ahead goes back")
+    buffer = made.buffer
+    await store.until(lambda: buffer.interest._next_look > now() + 1000, "it was looked at")
+    there = await other.subscriptions.load(made.id)
+    assert there is not None
+    assert await other.subscriptions.ack_late(there, [taken[0]], None) == set()
+    await store.until(lambda: store.counts(made.buffer.id) == (1, 0, 0, 0), "it is settled")
+    buffer.interest.tidy_soon()
+    await store.until(lambda: not buffer.interest.known, "the queue is served here no longer")
 
 
 async def test_a_qos_0_message_and_a_late_ack_reach_the_node_that_serves_the_subscription(
