@@ -109,7 +109,8 @@ class TortureDatabase:
         """Terminate the backends of the engine's connections: of all, or of one purpose ("writer", "listener")."""
         with self.connect() as connection:
             connection.execute(
-                "select pg_terminate_backend(pid) from pg_stat_activity where application_name like %s",
+                "select pg_terminate_backend(pid) from pg_stat_activity"
+                " where datname = current_database() and application_name like %s",
                 (ENGINE.replace("%", purpose),),
             )
 

@@ -28,6 +28,7 @@ from hydra.storage.node_row import NodeStore, StoreHandlers
 from tests.hydra.protocol.driver import OTHERS, Driven, leader_of_three
 from tests.hydra.proxy import proxy_to
 from tests.hydra.rows import Opened, end_sessions, look_at, open_store, rows
+from tests.tables import lock_waits
 from tests.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -315,8 +316,7 @@ async def test_a_node_that_starts_again_waits_for_a_write_that_is_under_way(open
     with contextlib.closing(psycopg.connect(conninfo_from_settings())) as other:
         other.execute("select from hydra_node for update")
         write = asyncio.create_task(alpha.write(promised(alpha, 4, 11)))
-        waits = "select from pg_stat_activity where wait_event_type = 'Lock' and application_name like '%%writer'"
-        await until(lambda: rows(waits), "the write is under way")
+        await until(lambda: rows(lock_waits("%%writer")), "the write is under way")
         write.cancel()
         settled = asyncio.create_task(alpha.settled())
         await asyncio.wait({settled}, timeout=0.1)

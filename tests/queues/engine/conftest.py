@@ -219,6 +219,15 @@ class Store:
         row = self.rows("select * from queues_held(%s)", queue)[0]
         return row["ready"], row["leased"], row["delayed"], row["dead"]
 
+    def cut(self, purpose: str = "%") -> None:
+        """Terminate the engines' sessions in this database, or those of one purpose: a server has several databases,
+        with engines of other tests."""
+        self.rows(
+            "select pg_terminate_backend(pid) from pg_stat_activity"
+            " where datname = current_database() and application_name like %s",
+            f"fivewire {purpose}",
+        )
+
     async def until(self, condition: Callable[[], Any], what: str) -> Any:
         """Wait until another process's work shows in the tables."""
         return await until(condition, what)

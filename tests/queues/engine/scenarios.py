@@ -610,8 +610,8 @@ async def routing(world: World) -> None:
 async def stalling(world: World) -> None:
     """A commit takes long, and the operator is told what it waits for."""
     async with await psycopg.AsyncConnection.connect(world.store.conninfo) as other:
-        # One table, which every publish names: two would be locked one after the other, which may end in a deadlock.
-        await other.execute("lock table queues_message in exclusive mode")
+        # The counts, which every publish adds to. One table: locks of several may end in a deadlock.
+        await other.execute("lock table only queues_queuetally in share mode")
         batch = world.neighbour.send("neighbour", b"1")
         engine = world.engine
         await world.store.until(lambda: any("a commit" in reason for reason in engine.unready_reasons()), "the news")

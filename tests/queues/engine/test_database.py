@@ -292,9 +292,7 @@ async def test_a_key_that_is_revoked_or_narrowed_while_the_engine_reconnects_end
         finally:
             operator.execute("alter table queues_apikey enable trigger user")
         assert ended == []
-        operator.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'fivewire writer'"
-        )
+        store.cut("writer")
     await store.until(lambda: engine.node != node and len(ended) == 2, "the end of their sessions")
     assert sorted(ended) == sorted([revoked, narrowed])
 
@@ -305,13 +303,11 @@ async def test_a_wait_that_was_given_up_while_the_database_was_away_is_over_when
     engine = await make_engine(stall_timeout=0.2, publish_timeout=0.3, mailboxes=True)
     store.queue("orders")
     producer, node = Producer(engine), engine.node
-    with psycopg.connect(store.conninfo, autocommit=True) as operator, psycopg.connect(store.conninfo) as blocker:
+    with psycopg.connect(store.conninfo) as blocker:
         blocker.execute("lock table queues_message in share mode")
         batch = producer.send("orders", b"1")
         await store.until(lambda: engine.health.has("Publishes are not stored"), "the wait")
-        operator.execute(
-            "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'fivewire writer'"
-        )
+        store.cut("writer")
         await producer.wait(batch)
         blocker.rollback()
     await store.until(lambda: engine.available and engine.node != node, "the new node")

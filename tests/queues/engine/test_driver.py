@@ -142,9 +142,8 @@ def test_a_cancelled_transaction_is_rolled_back(run: Run, store: Store) -> None:
                     await connection.execute(SLEEP)
 
             asked = asyncio.create_task(rename())
-            await until(
-                lambda: store.rows("select from pg_stat_activity where query = %s and state = 'active'", SLEEP), "it"
-            )
+            working = "select from pg_stat_activity where pid = %s and query = %s and state = 'active'"
+            await until(lambda: store.rows(working, connection.info.backend_pid, SLEEP), "it")
             asked.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asked

@@ -239,7 +239,7 @@ async def test_an_engine_that_loses_its_connections_again_and_again_is_not_ready
     for _ in range(3):
         assert not engine.unready_reasons()
         node = engine.node
-        store.rows("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'fivewire writer'")
+        store.cut("writer")
         await until_new(engine, store, node)
     assert any("3 times" in reason for reason in engine.unready_reasons())
     monkeypatch.setattr("queues.engine.health.RESTARTS_WITHIN", 0.0)

@@ -150,6 +150,7 @@ async def test_after_a_reconnect_publishes_do_not_walk_over_what_was_settled_bef
         await store.until(lambda: buffer.demand and not buffer.backlog.unclaimed, "it has looked")
         await Producer(engine).publish("q", b"%d" % n)
     assert await taken == [b"0", b"1"]
+    await store.until(lambda: engine.settlements.idle, "both are settled: else they come again")
     node = engine.node
     store.rows("select pg_terminate_backend(%s)", engine.connections["fetcher"].info.backend_pid)
     await store.until(lambda: engine.node != node and engine.available, "the new node")

@@ -275,7 +275,7 @@ async def test_a_node_that_has_lost_the_database_begins_a_new_line(
     await producer.publish("queue:q", *BODIES)
     await first.take(2)
     node = engine.node
-    store.rows("select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'fivewire %%'")
+    store.cut()
     await until(lambda: engine.available and engine.node != node, "the new node")
     await in_line(store, queue, 2)
     first.grant(2)

@@ -19,6 +19,7 @@ from queues.engine.message import Failure
 from queues.operations.keys import create_key
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting, Worker
 from tests.queues.engine.mailbox.test_service import Peer
+from tests.tables import lock_waits
 from tests.waiting import PATIENCE
 
 
@@ -175,7 +176,7 @@ async def test_a_letter_that_comes_while_another_is_fetched_is_delivered_at_once
     peer = await Peer(engine, "a", key).here()
     await store.change("insert into queues_route (source, target) values ('queue:q', 'peer:a') returning id")
     await store.until(lambda: not peer.mailbox.backlog.unclaimed and room.idle, "it has looked")
-    waiting = "select from pg_stat_activity where application_name = 'fivewire mailboxes' and wait_event_type = 'Lock'"
+    waiting = lock_waits("fivewire mailboxes")
     with psycopg.connect(store.conninfo) as other:
         other.execute(b"select queues_audit_head('peerbus')")  # as another node does that records something
         room.more_in_store(peer.mailbox.queue, FIRST)

@@ -33,6 +33,7 @@ from tests.queues.store import (
     make_queue,
     store,
 )
+from tests.tables import LOCK_WAITS, LOCKS
 from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.django_db
@@ -228,7 +229,7 @@ def test_a_queue_is_deleted_while_its_counts_take_long_to_be_added_up() -> None:
         with ThreadPoolExecutor() as beside:
             emptied = beside.submit(lambda: rotation.execute("select queues_rotate_tallies(1)").fetchone())
             try:
-                lasts = "select 1 from pg_locks where relation = 'queues_queuetally_1'::regclass and mode = 'ShareLock'"
+                lasts = f"{LOCKS} and relation = 'queues_queuetally_1'::regclass and mode = 'ShareLock'"
                 wait_until(lambda: other.execute(lasts).fetchone(), "the lock of the rotation")
                 deleted = beside.submit(_delete_after_a_look, queue)
                 wait_until(lambda: other.execute(WAITS_LONG).fetchone(), "the deletion, which waits for it")
@@ -318,8 +319,7 @@ def test_a_publish_that_waits_for_the_deletion_finds_no_queue() -> None:
         thread.start()
         with another_connection() as watcher:
             watcher.autocommit = True
-            blocked = "select count(*) from pg_locks where not granted and locktype = 'transactionid'"
-            while thread.is_alive() and watcher.execute(blocked).fetchone() == (0,):
+            while thread.is_alive() and watcher.execute(LOCK_WAITS).fetchone() is None:
                 thread.join(0.01)
         other.commit()
         thread.join(20)

@@ -11,6 +11,7 @@ from queues.addresses import InvalidAddress
 from queues.models import Route, Topology
 from queues.operations import routes
 from tests.queues.store import another_connection, make_queue
+from tests.tables import LOCK_WAITS
 
 pytestmark = pytest.mark.django_db
 
@@ -90,8 +91,7 @@ def test_two_routes_added_at_the_same_time_cannot_make_a_loop() -> None:
         routes.add_route("a", "b")
         watcher.autocommit = True
         thread.start()
-        waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
-        while thread.is_alive() and watcher.execute(waiting).fetchone() == (0,):
+        while thread.is_alive() and watcher.execute(LOCK_WAITS).fetchone() is None:
             thread.join(0.01)
     thread.join(20)
     assert [type(outcome) for outcome in outcomes] == [routes.RouteLoop]

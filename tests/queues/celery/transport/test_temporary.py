@@ -15,6 +15,7 @@ from queues.celery.transport import direct, temporary
 from queues.celery.transport.store_connection import StoreConnection
 from tests.queues.celery.transport.conftest import Connect
 from tests.queues.celery.transport.tables import Got, Tables
+from tests.tables import LOCKS
 from tests.waiting import PATIENCE, wait_until
 
 FAN = Exchange("fan", "fanout", durable=False, delivery_mode="transient")
@@ -176,7 +177,7 @@ def test_a_queue_that_goes_while_it_is_declared_is_made_again(
 
 
 def temporary_queue_is_held(tables: Tables) -> bool:
-    return bool(tables.rows("select 1 from pg_locks where classid = %s::oid", temporary.LOCK_CLASS))
+    return bool(tables.rows(f"{LOCKS} and classid = %s::oid", temporary.LOCK_CLASS))
 
 
 def test_a_queue_waits_for_its_first_consumer_as_long_as_it_says(connect: Connect, tables: Tables) -> None:

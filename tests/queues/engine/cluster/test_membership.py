@@ -21,6 +21,7 @@ from queues.engine.driver import Rows
 from queues.engine.node import TRUSTED
 from queues.engine.statements import statement
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting, Worker
+from tests.tables import LOCK_WAITS
 from tests.waiting import PATIENCE, until
 
 
@@ -275,7 +276,7 @@ async def test_an_engine_that_loses_the_database_comes_back_and_loses_nothing(
     held = await consumer.next()
     assert held is not None
     node = engine.node
-    store.rows("select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'fivewire%%'")
+    store.cut()
     await store.until(lambda: engine.node != node and engine.available, "the new node")
     await producer.publish("orders", b"after")
     assert await consumer.bodies(3) == [b"held", b"buffered", b"after"]
@@ -302,7 +303,7 @@ async def test_a_client_that_leaves_while_its_request_runs_does_not_stop_it_at_t
     with store.connection.transaction():
         store.connection.execute("lock table queues_queue in exclusive mode")
         leaving = asyncio.create_task(engine.request("ensure_queue", **made))
-        await store.until(lambda: store.rows("select from pg_locks where not granted"), "the wait for the lock")
+        await store.until(lambda: store.rows(LOCK_WAITS), "the wait for the lock")
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leaving
@@ -347,7 +348,7 @@ async def test_a_late_acknowledgement_of_a_lost_lease_still_settles_the_message(
     held = await Consumer(buffer).next()
     assert held is not None
     node = engine.node
-    store.rows("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'fivewire listener'")
+    store.cut("listener")
     await store.until(lambda: engine.node != node and engine.available, "the new node")
     assert buffer.ack(held[0])
     await store.until(lambda: store.messages(queue) == [], "the settlement")
@@ -557,7 +558,7 @@ async def test_a_frozen_process_gives_up_one_lock_after_the_other_soon(
     with frozen_session(store, "mailboxes") as first, frozen_session(store, "delays") as second:
         first.execute(take)
         waiting = asyncio.create_task(asyncio.to_thread(second.execute, take))
-        await store.until(lambda: store.rows("select from pg_locks where not granted"), "the wait for the lock")
+        await store.until(lambda: store.rows(LOCK_WAITS), "the wait for the lock")
         await store.change(take)
         await waiting
     assert engine.counts.reconnects == 0
@@ -591,7 +592,7 @@ async def test_a_dead_node_is_reaped_while_old_letters_are_forgotten_and_the_eng
     with psycopg.connect(store.conninfo) as other:
         other.execute("lock table queues_letterseen in access exclusive mode")
         forgetting = asyncio.create_task(second.maintenance._forget_letters(second.connections["upkeep"]))
-        await store.until(lambda: store.rows("select from pg_locks where not granted"), "the wait for the lock")
+        await store.until(lambda: store.rows(LOCK_WAITS), "the wait for the lock")
         await kill(first, store)
         await store.until(lambda: len(store.rows("select id from queues_node")) == 1, "the dead node is reaped")
         other.rollback()

@@ -16,6 +16,7 @@ from queues.engine.mailbox.mailbox import Mailbox, PeerMessage
 from queues.operations.keys import create_key
 from tests.lengths import lengths
 from tests.queues.engine.conftest import Producer, Store
+from tests.tables import lock_waits
 from tests.waiting import Changes
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -260,10 +261,7 @@ async def test_an_id_that_another_node_is_storing_is_waited_for_and_dropped(
     with psycopg.connect(store.conninfo) as other:
         other.execute("insert into queues_letterseen (id) values ('m2')")
         alice.post("bob", "m1", "m2", "m3")
-        waiting = "application_name = 'fivewire mailboxes' and wait_event_type = 'Lock'"
-        await store.until(
-            lambda: store.rows(f"select from pg_stat_activity where {waiting}"), "the wait for the other transaction"
-        )
+        await store.until(lambda: store.rows(lock_waits("fivewire mailboxes")), "the wait for the other transaction")
         other.commit()
     await alice.ask()
     assert await bob.got(2) == ["m1", "m3"]
@@ -514,10 +512,7 @@ async def test_after_the_database_was_away_nothing_is_lost_and_nothing_comes_twi
     alice, bob = await Peer(engine, "alice", key).here(), await Peer(engine, "bob", key).here()
     await alice.send("bob", "m1")
     await bob.got(1)
-    store.rows(
-        "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'fivewire %%' "
-        "and datname = current_database()"
-    )
+    store.cut()
     alice.post("bob", "m2")
     bob.ack("m1")
     alice.post("bob", "m3")

@@ -11,6 +11,7 @@ import pytest
 
 from queues.engine import DetailedMessage, Engine, StoreUnavailable
 from tests.queues.engine.conftest import Producer, Store
+from tests.tables import lock_waits
 
 
 @contextmanager
@@ -33,8 +34,7 @@ async def test_a_subscribe_does_not_wait_for_a_publish_whose_key_is_held(
     queue = store.queue("orders")
     with holding(store, queue, "k"):
         publish = asyncio.create_task(producer.publish_detailed("orders", DetailedMessage(b"1", key="k")))
-        waiting = "select from pg_stat_activity where application_name = 'fivewire writer' and wait_event_type = 'Lock'"
-        await store.until(lambda: store.rows(waiting), "the publish waits for its key")
+        await store.until(lambda: store.rows(lock_waits("fivewire writer")), "the publish waits for its key")
         assert (await engine.subscriptions.create(b"t", 1, None)).topic == b"t"
         assert not publish.done()
     await publish

@@ -18,6 +18,7 @@ from queues.engine.settle.segments import OpenSegments, as_single
 from queues.engine.statements import ALL, statement
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import unwritable
+from tests.tables import LOCK_WAITS
 from tests.waiting import until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -479,13 +480,10 @@ async def test_a_slot_whose_check_took_long_is_emptied_when_it_is_not_used_and_n
     assert ids(store, "queues_segment") == []
 
 
-WAITING = "select from pg_locks where not granted"
-
-
 async def _waits(store: Store) -> None:
     with another_session(store) as looking:
         await until(lambda: _waiting(looking), "a lock that is waited for")
 
 
 def _waiting(connection: psycopg.Connection[Any]) -> bool:
-    return connection.execute(WAITING).fetchone() is not None
+    return connection.execute(LOCK_WAITS).fetchone() is not None
