@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -37,10 +38,12 @@ class Shell:
         self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         # A command ends by closing connections, which here are the test's.
         self._monkeypatch.setattr("django.core.management.base.connections.close_all", lambda: None)
-        status = 0
+        handlers, status = logging.getLogger().handlers[:], 0
         try:
             ManagementUtility(["manage.py", *arguments]).execute()
         except SystemExit as end:
             status = int(end.code or 0)
+        finally:  # a command begins with handlers of its own, for this test's output
+            logging.getLogger().handlers[:] = handlers
         written = self._capture.readouterr()
         return Outcome(status, written.out, written.err)

@@ -19,6 +19,7 @@ from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
 from kombu.exceptions import ChannelError
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.errors import InvalidSqlStatementName
 
 from brokersite.environment import CHECKOUT
 from queues.celery.transport import publishing, store_connection, unconfirmed
@@ -68,6 +69,17 @@ def test_consumers_are_told_of_messages_also_after_a_transaction_was_rolled_back
 
         wait_until(told, lambda: f"both (now {heard})")
         assert publisher.query("plan", name="none") == []
+
+
+def test_statements_that_the_server_has_forgotten_cost_one_transaction_at_most(database_url: str) -> None:
+    with contextlib.closing(StoreConnection(database_url, 10)) as store:
+        for _ in range(2):
+            assert store.query("plan", name="none") == []
+            store._connection.execute("deallocate all")  # as a pooler between may do
+        with pytest.raises(InvalidSqlStatementName), store.transaction():
+            store.query("plan", name="none")
+        with store.transaction():
+            assert store.query("plan", name="none") == []
 
 
 def test_a_message_is_stored_when_publish_returns(connect: Connect, tables: Tables) -> None:
