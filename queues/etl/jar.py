@@ -28,13 +28,13 @@ def driver_jar(given: Path | None, places: Iterable[str] = PLACES) -> Path | Non
         path = Path(place).expanduser()
         parts = path.parts
         found = Path(parts[0]).glob(str(Path(*parts[1:])))
-        usable = [jar for jar in found if jar.is_file() and _version(jar) >= OLDEST]
+        usable = [jar for jar in found if jar.is_file() and version(jar) >= OLDEST]
         if usable:
-            return max(usable, key=_version)
+            return max(usable, key=version)
     return None
 
 
-def _version(jar: Path) -> tuple[int, ...]:
+def version(jar: Path) -> tuple[int, ...]:
     """The version in a file's name; a name without one is whatever the distribution has now."""
     match = re.search(r"-(\d+(?:\.\d+)*)(?:\.jre\d+)?\.jar$", jar.resolve().name)
     return tuple(map(int, match[1].split("."))) if match else OLDEST

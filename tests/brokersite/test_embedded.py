@@ -25,6 +25,7 @@ from brokersite.embedded import EmbeddedServer
 from brokersite.environment import CHECKOUT
 from queues.secretfiles import kept_secret
 from tests.process import Process, has_ended
+from tests.tools import lack, need
 
 
 @contextmanager
@@ -217,6 +218,28 @@ def test_processes_that_come_at_once_share_one_server(data_dir: Path) -> None:
     assert [process.finish()[0] for process in processes] == [0] * 4
     assert sorted(answer[0] for answer in answers) == ["False", "False", "False", "True"]
     assert len({tuple(answer[1:]) for answer in answers}) == 1
+
+
+CONNECT = """
+import sys
+from pyspark import SparkConf
+from pyspark.java_gateway import launch_gateway
+jar, port, password = sys.argv[1:]
+java = launch_gateway(SparkConf().set("spark.driver.extraClassPath", jar)).jvm
+java.java.lang.Class.forName("org.postgresql.Driver")
+address = f"jdbc:postgresql://127.0.0.1:{port}/fivewire"
+print(java.java.sql.DriverManager.getConnection(address, "fivewire", password).isValid(10))
+"""
+
+
+def test_debians_driver_for_java_connects(pytestconfig: pytest.Config, data_dir: Path) -> None:
+    need(pytestconfig, "Java")
+    if not (jar := Path("/usr/share/java/postgresql.jar")).exists():
+        lack(pytestconfig, "Java", "this is not Debian's")
+    code = "d = ensure_running(data_dir); print(d.port, d.password)"
+    port, password = run_in_another_process(code, data_dir).next_line().split()
+    status, lines, log = Process(sys.executable, "-c", CONNECT, str(jar), port, password).finish()
+    assert (status, lines[-1:]) == (0, ["True"]), log
 
 
 def test_the_server_outlives_a_killed_starter_and_a_ctrl_c(made: Path) -> None:
