@@ -39,6 +39,19 @@ address = argument(parse_address)
 address_or_off = or_off(address)
 
 
+#: The listeners of runwire and where they listen unless told otherwise.
+LISTENERS = {"blipmq": "127.0.0.1:5555", "overhop": "127.0.0.1:9876", "sspq": "127.0.0.1:8888"}
+
+
+def add_listeners(parser: argparse.ArgumentParser) -> None:
+    """Add an argument for the address of each listener."""
+    for name, default in LISTENERS.items():
+        parser.add_argument(
+            f"--{name}", type=address_or_off, default=default, metavar="HOST:PORT|off",
+            help=f"the address of the {name} listener (default: %(default)s)",
+        )  # fmt: skip
+
+
 def queue_of(protocol: Protocol) -> Callable[[str], str]:
     """The type of an argument that is the name of a queue within a protocol's reach."""
 

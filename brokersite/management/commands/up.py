@@ -16,11 +16,8 @@ from brokersite import bootstrap, embedded
 from brokersite.supervisor import ProcessSupervisor, Program, SupervisorError, refuse_taken
 from queues import extras
 from queues.database import connection_parameters
-from wire.management.serving import address, address_or_off
+from wire.management.serving import LISTENERS, add_listeners, address, address_or_off
 from wire.net.address import HostPort
-
-#: The listeners of runwire and where they listen unless told otherwise.
-LISTENERS = {"overhop": "127.0.0.1:9876", "blipmq": "127.0.0.1:5555", "sspq": "127.0.0.1:8888"}
 
 HYDRA = "127.0.0.1:6174"
 
@@ -42,11 +39,7 @@ class Command(BaseCommand):
             "--http", type=address, default="127.0.0.1:8000", metavar="HOST:PORT",
             help="the address of the site: admin, health, metrics (default: %(default)s)",
         )  # fmt: skip
-        for name, default in LISTENERS.items():
-            parser.add_argument(
-                f"--{name}", type=address_or_off, default=default, metavar="HOST:PORT|off",
-                help=f"the address of the {name} listener (default: %(default)s)",
-            )  # fmt: skip
+        add_listeners(parser)
         parser.add_argument(
             "--celery", choices=("on", "off"), default="on",
             help="a Celery worker with the beat, for ETL and periodic upkeep (default: %(default)s)",

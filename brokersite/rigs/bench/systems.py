@@ -22,12 +22,11 @@ from brokersite.rigs.bench.measures import MEASURES, Figures, MeasurementPlan
 from brokersite.rigs.bench.servers import private_nats, private_rabbitmq, syncs_always
 from brokersite.rigs.bench.stream import Endpoint, Login
 from brokersite.rigs.bench.usage import CpuMeter
+from wire.management.serving import LISTENERS
 from wire.net.address import AddressError, parse_address
 
 #: The default address of each protocol.
-ADDRESSES: Final = {
-    "blipmq": "127.0.0.1:5555", "overhop": "127.0.0.1:9876", "sspq": "127.0.0.1:8888", "peerbus": "127.0.0.1:8000",
-}  # fmt: skip
+ADDRESSES: Final = LISTENERS | {"peerbus": "127.0.0.1:8000"}
 PROTOCOLS: Final = tuple(ADDRESSES)
 OTHERS: Final = ("rabbitmq", "nats")
 AUDITED: Final = "audited"

@@ -14,7 +14,7 @@ from django.core.management.base import CommandError, CommandParser
 from queues.engine import options_from_settings
 from queues.reach import Protocol
 from wire.checks import check_unguarded
-from wire.management.serving import ServerCommand, address, address_or_off, argument, queue_of
+from wire.management.serving import ServerCommand, add_listeners, address, argument, queue_of
 from wire.net.address import HostPort
 from wire.net.limits import ListenerOptions
 from wire.net.processes import run_processes
@@ -46,23 +46,13 @@ class Command(ServerCommand):
     """Serve Overhop, BlipMQ and SSPQ until SIGTERM or Ctrl-C."""
 
     help = (
-        "Serve the raw TCP protocols until SIGTERM or Ctrl-C. Prints the address of each listener and then "
-        "'ready'. A stop finishes or hands back deliveries in flight, within BROKER_DRAIN_TIMEOUT."
+        "Serve the raw TCP protocols until SIGTERM or Ctrl-C. Overhop and SSPQ have no authentication. Prints the "
+        "address of each listener and then 'ready'. A stop finishes or hands back deliveries in flight, within "
+        "BROKER_DRAIN_TIMEOUT."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument(
-            "--overhop", type=address_or_off, default="127.0.0.1:9876", metavar="HOST:PORT|off",
-            help="the address of Overhop (default: %(default)s); it has no authentication",
-        )  # fmt: skip
-        parser.add_argument(
-            "--blipmq", type=address_or_off, default="127.0.0.1:5555", metavar="HOST:PORT|off",
-            help="the address of BlipMQ (default: %(default)s)",
-        )  # fmt: skip
-        parser.add_argument(
-            "--sspq", type=address_or_off, default="127.0.0.1:8888", metavar="HOST:PORT|off",
-            help="the address of SSPQ (default: %(default)s); it has no authentication",
-        )  # fmt: skip
+        add_listeners(parser)
         parser.add_argument(
             "--sspq-queue", type=sspq_queue, default=settings.BROKER_SSPQ_QUEUE, metavar="NAME",
             help="the queue that --sspq serves (default: %(default)s)",
