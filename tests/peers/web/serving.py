@@ -29,6 +29,7 @@ from cryptography.x509.oid import NameOID
 from websockets.exceptions import InvalidMessage
 from websockets.sync.client import ClientConnection, connect
 
+from tests.certificates import with_key_identifiers
 from tests.process import Process
 from tests.waiting import PATIENCE, wait_until
 
@@ -131,13 +132,10 @@ def certificate() -> tuple[Path, Path]:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
     now = datetime.datetime.now(datetime.UTC)
-    signed = (
-        x509.CertificateBuilder(
-            name, name, key.public_key(), 1, now - datetime.timedelta(1), now + datetime.timedelta(1)
-        )
-        .add_extension(x509.BasicConstraints(True, None), True)
-        .sign(key, hashes.SHA256())
-    )
+    builder = x509.CertificateBuilder(
+        name, name, key.public_key(), 1, now - datetime.timedelta(1), now + datetime.timedelta(1)
+    ).add_extension(x509.BasicConstraints(True, None), True)
+    signed = with_key_identifiers(builder, key, key, authority=True).sign(key, hashes.SHA256())
     crt_file, key_file = directory / "test.crt", directory / "test.key"
     crt_file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     plain = serialization.NoEncryption()

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from tests.certificates import with_key_identifiers
 from tests.wire.serving import EVENT_LOOPS, Recorder, Server, run_scenario, serving
 from wire.net.limits import Closure, Refusal
 from wire.net.tls import TlsConfigurationError, server_context
@@ -54,7 +55,7 @@ class Authority:
         )
         names = x509.SubjectAlternativeName([x509.DNSName("localhost")])
         builder = builder.add_extension(constraints, True).add_extension(names, False)
-        return builder.sign(self.key, hashes.SHA256())
+        return with_key_identifiers(builder, key, self.key, constraints.ca).sign(self.key, hashes.SHA256())
 
     def _write(self, name: str, certificate: x509.Certificate) -> Path:
         file = self.directory / f"{name}.crt"
