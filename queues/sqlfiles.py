@@ -54,8 +54,3 @@ def text_array(values: Iterable[str]) -> str:
     if '"' in joined or "\\" in joined:
         joined = joined.replace("\\", "\\\\").replace('"', '\\"')
     return '{"' + joined.replace("\0", '","') + '"}'
-
-
-def statement_names(folder: Path) -> list[str]:
-    """The names of all statements in a folder, sorted."""
-    return sorted(path.stem for path in folder.glob("*.sql"))

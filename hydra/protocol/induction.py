@@ -261,8 +261,7 @@ class Induction:
         if message.ind != self.core.id:
             return False
         if isinstance(message, Welcome):
-            joined = link.on(links.Event.WELCOMED) is links.Action.JOIN
-            return joined
+            return link.on(links.Event.WELCOMED) is links.Action.JOIN
         self._met(message, link)
         return False
 

@@ -133,7 +133,11 @@ class TcpListener:
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One TCP connection."""
+    """One TCP connection, which carries its link's lines (`hydra.transports.stream.ByteCarrier`).
+
+    While the system takes no more, lines are gathered here: asyncio's transports go through all that was written to
+    them at each write, from Python 3.12 on, and lines are short.
+    """
 
     def __init__(self, origin: str, options: TransportOptions, opened: Accept, *, dialled: bool) -> None:
         self.origin = origin
@@ -141,7 +145,10 @@ class _Connection(asyncio.BufferedProtocol):
         self._opened = opened
         self._dialled = dialled
         self._link: StreamLink | None = None
+        self._transport: asyncio.Transport
         self._buffer = bytearray(READ)
+        self._paused = False
+        self._waiting = bytearray()
 
     async def opened(self) -> None:
         """Return when the link is open. Raises TransportError."""
@@ -160,11 +167,41 @@ class _Connection(asyncio.BufferedProtocol):
             self._link.lost(reason)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(1)  # with 0, TLS would be paused for ever
         peer = transport.get_extra_info("peername")
         origin = str(ip_address(peer[0])) if peer else self.origin  # None: it is gone again
-        self._link = StreamLink(transport, origin, self._options, self._opened, dialled=self._dialled)
+        self._link = StreamLink(self, origin, self._options, self._opened, dialled=self._dialled)
         self._link.start()
+
+    def write(self, data: bytes) -> None:
+        """Send without waiting, or queue. What is written to a connection that has failed is dropped."""
+        if self._paused:
+            self._waiting += data
+        elif not self._transport.is_closing():
+            self._transport.write(data)
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes in the queue."""
+        return self._transport.get_write_buffer_size() + len(self._waiting)
+
+    def close(self) -> None:
+        """Send what the system does not have yet, then close. There is nothing of it in the queue of this side."""
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._waiting.clear()
+        self._transport.abort()
+
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        waiting, self._waiting = bytes(self._waiting), bytearray()
+        if waiting:
+            self.write(waiting)
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return self._buffer

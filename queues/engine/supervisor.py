@@ -141,10 +141,9 @@ class Supervisor:
     async def _work(self) -> None:
         """Run every job until one of them loses its connection."""
         connections = self._connections
-        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(self._keep_running(job)) for job in self._engine.jobs]
-        tasks.append(asyncio.create_task(self._watch_waits()))
-        tasks.append(asyncio.create_task(watch(dict(connections.items()), WATCH)))
-        tasks.append(asyncio.create_task(connections.lost.wait()))
+        jobs = map(self._keep_running, self._engine.jobs)
+        watches = self._watch_waits(), watch(dict(connections.items()), WATCH), connections.lost.wait()
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in (*jobs, *watches)]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:

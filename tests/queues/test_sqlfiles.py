@@ -8,8 +8,9 @@ import pytest
 from django.db import connection
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
-from queues.engine.statements import DIRECTORY, statement
-from queues.sqlfiles import load_statement, statement_names, text_array, titled_statements
+from queues.engine.statements import statement
+from queues.sqlfiles import load_statement, text_array, titled_statements
+from tests.queues.engine.named import STATEMENTS
 
 
 def test_a_statement_has_the_text_of_what_it_includes_wherever_that_lies(tmp_path: Path) -> None:
@@ -27,7 +28,7 @@ def test_statements_of_a_file_have_the_comments_above_them_as_titles(tmp_path: P
 
 def test_psycopg_parses_no_statement_of_the_engine_at_each_use() -> None:
     rare = {"publish_routed"}  # of Django and Celery, a message each
-    lengths = {name: len(statement(name)) for name in statement_names(DIRECTORY) if name not in rare}
+    lengths = {name: len(statement(name)) for name in STATEMENTS if name not in rare}
     assert {name: length for name, length in lengths.items() if length > MAX_CACHED_STATEMENT_LENGTH} == {}
 
 

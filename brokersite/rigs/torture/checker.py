@@ -67,8 +67,7 @@ def check(history: RunHistory, store: Store, rules: Sequence[QueueRules], in_fli
     publishes = {publish.message: publish for publish in history.publishes}
     known = {rule.name for rule in rules}
     used = {delivery.queue for delivery in history.deliveries} | {stored.queue for stored in store.messages}
-    for name in sorted(used - known):
-        found.append(BrokenPromise("unknown queue", name, ()))
+    found.extend(BrokenPromise("unknown queue", name, ()) for name in sorted(used - known))
     for rule in rules:
         found += QueueCheck(history, store, rule, publishes, in_flight).violations()
     return found

@@ -118,7 +118,7 @@ async def test_a_flood_of_one_neighbour_leaves_others_their_turns() -> None:
 async def test_small_lines_leave_at_once_and_the_kernel_sends_no_heartbeats() -> None:
     async with linked() as (here, there):
         for end in (here, there):
-            sock = end.link._channel.get_extra_info("socket")  # type: ignore[attr-defined]
+            sock = end.link._channel._transport.get_extra_info("socket")  # type: ignore[attr-defined]
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
             assert not sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
 
@@ -296,6 +296,40 @@ async def deaf_neighbour() -> AsyncIterator[tuple[socket.socket, End]]:
 async def test_closing_does_not_wait_for_a_neighbour_that_does_not_read() -> None:
     async with deaf_neighbour() as (_, there):
         there.link.close()
+
+
+@on_both_loops
+async def test_lines_for_a_neighbour_that_does_not_read_are_gathered_until_it_reads() -> None:
+    """From Python 3.12 on each write to a transport costs as much as the writes before it that wait there."""
+    async with deaf_neighbour() as (deaf, there):
+        connection = there.link._channel  # type: ignore[attr-defined]
+        transport = connection._transport
+        before = transport.get_write_buffer_size()
+        for n in range(1000):
+            there.link.write(b"PING 1 a %d\r\n" % n)
+        assert transport.get_write_buffer_size() == before
+        assert connection.get_write_buffer_size() > before + 12_000
+        deaf.setblocking(False)
+        loop, heard = asyncio.get_running_loop(), b""
+        while not heard.endswith(b"PING 1 a 999\r\n"):
+            heard = (heard + await loop.sock_recv(deaf, 2**20)).lstrip(b"x")
+        assert heard.split(b"\r\n")[:-1] == [b"PING 1 a %d" % n for n in range(1000)]
+        there.link.write(b"PING 2 a 7\r\n")
+        assert await loop.sock_recv(deaf, 100) == b"PING 2 a 7\r\n"
+        there.link.close()
+
+
+@on_both_loops
+async def test_lines_for_a_connection_that_has_failed_are_dropped_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with linked() as (here, there):
+        there.link._channel.abort()  # type: ignore[attr-defined]
+        for _ in range(100):
+            there.link.write(b"PING 1 a 7\r\n")  # else asyncio warns of those after the fifth
+        await here.over()
+        assert here.data == b""
+        assert caplog.messages == []
 
 
 @on_both_loops

@@ -142,7 +142,7 @@ async def test_a_neighbour_that_does_not_read_loses_its_link_over_tls_too(author
     async with nothing_left_open(), listening(LOCAL_TCP, node(authority, "alpha")) as (listener, door):
         here = await dialled(listener.address, node(authority, "beta"))
         there = await door.end()
-        here.link._channel.pause_reading()  # type: ignore[attr-defined]
+        here.link._channel._transport.pause_reading()  # type: ignore[attr-defined]
         written = 0
         while there.reason is None and written < 64 * MAX_QUEUED:
             there.link.write(b"x" * 65534 + b"\r\n")

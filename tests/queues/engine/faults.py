@@ -14,8 +14,8 @@ from psycopg.rows import TupleRow
 
 from queues.engine import statements
 from queues.engine.driver import EngineConnection
-from queues.sqlfiles import statement_names
 from tests.queues.engine.conftest import Store
+from tests.queues.engine.named import STATEMENTS
 from tests.tables import altering
 from tests.waiting import PATIENCE
 
@@ -32,7 +32,7 @@ class Faults:
         self.runs: Counter[str] = Counter()
         self._next: dict[str, tuple[str, int]] = {}
         self._hit = asyncio.Event()
-        names = {statements.statement(name): name for name in statement_names(statements.DIRECTORY)}
+        names = {statements.statement(name): name for name in STATEMENTS}
         execute = AsyncConnection.execute
 
         async def execute_or_fail(

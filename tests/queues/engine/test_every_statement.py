@@ -11,13 +11,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from queues.engine.statements import DIRECTORY
 from queues.operations.keys import create_key
-from queues.sqlfiles import statement_names
 from tests.lengths import lengths
 from tests.queues.engine import scenarios
 from tests.queues.engine.conftest import MakeEngine, Store
 from tests.queues.engine.faults import UNFORESEEN, Faults
+from tests.queues.engine.named import STATEMENTS
 from tests.queues.engine.scenarios import World
 from tests.waiting import PATIENCE
 
@@ -156,5 +155,5 @@ async def fail_once(world: World, scenario: Scenario, names: list[str], state: s
 
 def test_every_statement_has_a_scenario_or_a_reason() -> None:
     covered = [name for names in RUN_BY.values() for name in names.split()]
-    assert set(covered) | set(SPARED) == set(statement_names(DIRECTORY))
+    assert set(covered) | set(SPARED) == set(STATEMENTS)
     assert not set(covered) & set(SPARED)

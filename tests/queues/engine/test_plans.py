@@ -13,8 +13,8 @@ from psycopg import sql
 from queues.engine import options_from_settings, statements
 from queues.engine.database import session_settings
 from queues.models import State
-from queues.sqlfiles import statement_names
 from tests.queues.engine.conftest import Store
+from tests.queues.engine.named import STATEMENTS
 
 #: Statements that never touch the hot table, and those that may read all of it.
 ELSEWHERE = {
@@ -84,7 +84,7 @@ SETTLED_SEGMENTS: dict[str, Any] = {
 
 pytestmark = pytest.mark.django_db  # makes the test database; the plans are made on a connection of their own
 
-INDEXED = sorted(set(statement_names(statements.DIRECTORY)) - ELSEWHERE - READS_ALL)
+INDEXED = sorted(set(STATEMENTS) - ELSEWHERE - READS_ALL)
 
 
 @pytest.fixture(scope="module")
@@ -236,4 +236,4 @@ def test_every_index_of_the_messages_is_named_here(planner: Any) -> None:
 
 
 def test_every_statement_is_named_here_or_planned(store: Store) -> None:
-    assert set(statement_names(statements.DIRECTORY)) >= ELSEWHERE | READS_ALL
+    assert set(STATEMENTS) >= ELSEWHERE | READS_ALL

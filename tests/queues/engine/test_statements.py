@@ -10,8 +10,8 @@ from psycopg.adapt import PyFormat
 
 from queues.engine import statements
 from queues.engine.message import Content
-from queues.engine.statements import DIRECTORY, array, numbered
-from queues.sqlfiles import statement_names
+from queues.engine.statements import array, numbered
+from tests.queues.engine.named import STATEMENTS
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_an_array_is_its_values_as_postgresql_reads_them(values: Iterable[object
 
 
 def test_every_statement_has_numbers_for_its_parameters_from_the_first_to_the_last() -> None:
-    for name in statement_names(DIRECTORY):
+    for name in STATEMENTS:
         text, names, formats = numbered(name)
         assert {int(number) for number in re.findall(rb"\$(\d+)", text)} == set(range(1, len(names) + 1)), name
         assert len(names) == len(set(names)) == len(formats), name
