@@ -6,11 +6,13 @@ The reference implementation is in Go, and JSON that it accepts is accepted here
 
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 import orjson
 
 _LONGEST_INTEGER: Final = 19  # characters of an integer that always fits into 64 bits
+_DEEPEST: Final = 500  # where Python's own parser reads, whose limit differs between versions
 
 # A pair of surrogates, half a pair (the group), or any other escape.
 _ESCAPE: Final = re.compile(
@@ -47,11 +49,20 @@ def loads(text: bytes) -> Any:
 
 def _loads_leniently(text: bytes) -> Any:
     try:
-        return json.loads(_ESCAPE.sub(_paired, text).decode(), parse_int=_integer, parse_constant=_refuse)
+        value = json.loads(_ESCAPE.sub(_paired, text).decode(), parse_int=_integer, parse_constant=_refuse)
     except RecursionError:
         raise MalformedJson("arrays and objects are nested too deep") from None
     except ValueError as error:
         raise MalformedJson(str(error)) from None
+    inside = [value]
+    for _ in range(_DEEPEST + 1):
+        if not (inside := [each for outer in inside for each in _content(outer)]):
+            return value
+    raise MalformedJson("arrays and objects are nested too deep")
+
+
+def _content(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _paired(escape: re.Match[bytes]) -> bytes:

@@ -168,7 +168,8 @@ class Database:
                 self.execute(altering(table, f"drop trigger refuse on {table}"))
 
     def wait_for_blocked(self, query: str) -> None:
-        """Wait until a statement with these words waits for a lock."""
+        """Wait until a statement waits for a lock that has these words in its first 1023 bytes: the server's views show
+        no more of it."""
         words = f"%{query}%"
         wait_until(
             lambda: self.value(

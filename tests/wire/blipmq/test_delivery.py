@@ -480,7 +480,7 @@ def test_no_reply_overtakes_the_commit_of_an_earlier_publish(client: Blip, store
             codec.encode_poll(107, subscription),
             codec.encode_ping(108),
         )
-        store.wait_for_blocked("insert into queues_segment (")
+        store.wait_for_blocked("queues_publish_version")
         assert client.is_silent()
         assert store.states(store.queue_of(subscription)).total() == 0
     frames = [client.read()]
@@ -504,7 +504,7 @@ def test_pong_of_one_connection_does_not_wait_for_the_publishes_of_another(
     client.subscribe(b"others")
     with Blip(broker.blipmq) as other, store.unwritable_messages():
         client.send(codec.encode_publish(5, 1, b"others", b"x"), codec.encode_ping(6))
-        store.wait_for_blocked("insert into queues_segment (")
+        store.wait_for_blocked("queues_publish_version")
         assert other.ask(codec.encode_ping(7)) == [(PONG, 7, b"")]
         assert client.is_silent()
     assert client.read().kind == PONG
@@ -518,6 +518,6 @@ def test_a_delivery_is_never_sent_before_its_message_is_committed(
         assert consumer.poll(subscription) is None
         with store.unwritable_messages():
             client.send(codec.encode_publish(5, 1, b"uncommitted", b"x"))
-            store.wait_for_blocked("insert into queues_segment (")
+            store.wait_for_blocked("queues_publish_version")
             assert consumer.poll(subscription) is None
         assert consumer.next(subscription).kind == PUBLISH

@@ -513,7 +513,7 @@ def test_the_answer_to_receive_waits_for_the_commit_of_what_was_sent_before(
         warm.confirm()
         with store.unwritable_messages():
             client.send(encode_send(b"new", 3), RECEIVE_PACKET)
-            store.wait_for_blocked("insert into queues_segment (")
+            store.wait_for_blocked("queues_publish_version")
             assert client.is_silent()
         assert client.read().payload == b"older"
         client.confirm()
