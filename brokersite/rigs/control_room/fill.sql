@@ -119,7 +119,7 @@ from generate_series(1, 10000) n;
 insert into queues_etlrun (state, trigger, output, options, figures, warnings, queued_at, started_at, ended_at,
     window_from, window_to, host, stage, error, log)
 select 'succeeded', 'hourly', '/output', '{}', '{}', '[]', at, at, at, '', '', 'host', '', '', ''
-from (select now() - n * interval '1 hour' as at from generate_series(1, 2000) n);
+from (select now() - n * interval '1 hour' as at from generate_series(1, 2000) n) hours;
 
 -- figures of ETL
 insert into queues_rollup (hour, queue, acknowledged, expired, bytes, deliver_p50, dead_reasons, producers,

@@ -128,7 +128,9 @@ def test_a_run_whose_chains_could_not_be_verified_because_the_database_went_has_
 def test_the_password_is_in_no_command_line_and_no_environment_and_gone_afterwards(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    password = connection_parameters()["password"]
+    password = connection_parameters().get("password")
+    if not password:
+        pytest.skip("this server asks for no password")
     monkeypatch.setenv("DATABASE_URL", f"postgresql://me:{password}@here/x")
     monkeypatch.setenv("PGPASSWORD", password)
     play(f"""

