@@ -146,7 +146,9 @@ def test_a_damaged_record_ends_the_connection(core: TlsCore, inner: Echoes, peer
     peer.tls.write(b"answer")
     record = bytearray(peer.leaving.read())
     record[-1] ^= 1
-    with pytest.raises(TlsFailed, match=r"^no TLS with the broker: decryption failed or bad record mac$"):
+    # The second is OpenSSL's from version 3.5 on.
+    why = "^no TLS with the broker: (decryption failed or bad record mac|record layer failure)$"
+    with pytest.raises(TlsFailed, match=why):
         core.receive_data(bytes(record))
     assert inner.received == b""
     alert = bytes(core.outgoing)
