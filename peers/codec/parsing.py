@@ -6,7 +6,6 @@ The reference implementation is in Go, and JSON that it accepts is accepted here
 
 import json
 import re
-from collections.abc import Iterable
 from typing import Any, Final
 
 import orjson
@@ -54,15 +53,15 @@ def _loads_leniently(text: bytes) -> Any:
         raise MalformedJson("arrays and objects are nested too deep") from None
     except ValueError as error:
         raise MalformedJson(str(error)) from None
-    inside = [value]
-    for _ in range(_DEEPEST + 1):
-        if not (inside := [each for outer in inside for each in _content(outer)]):
-            return value
-    raise MalformedJson("arrays and objects are nested too deep")
-
-
-def _content(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if text.count(b"[") + text.count(b"{") > _DEEPEST:  # to look at each value takes as long as to read it
+        outer = [value] if isinstance(value, list | dict) else []
+        for _ in range(_DEEPEST):
+            inner = [each.values() if isinstance(each, dict) else each for each in outer]
+            outer = [each for values in inner for each in values if isinstance(each, list | dict)]
+            if not outer:
+                return value
+        raise MalformedJson("arrays and objects are nested too deep")
+    return value
 
 
 def _paired(escape: re.Match[bytes]) -> bytes:

@@ -57,6 +57,11 @@ def test_deep_nesting_is_read(text: bytes) -> None:
     assert isinstance(loads(text), list | dict)
 
 
+def test_many_brackets_that_are_not_in_each_other_are_read() -> None:
+    assert loads(rb'"\ud83d' + b"[" * 600 + b'"') == "\ufffd" + "[" * 600
+    assert loads(b"[1e400" + b",[{}]" * 600 + b"]") == [math.inf] + [[{}]] * 600
+
+
 @pytest.mark.parametrize(
     "text",
     [
