@@ -186,7 +186,7 @@ class _Connection(asyncio.BufferedProtocol):
         return self._transport.get_write_buffer_size() + len(self._waiting)
 
     def close(self) -> None:
-        """Send what the system does not have yet, then close. There is nothing of it in the queue of this side."""
+        """Close. A link with bytes in its queue is aborted instead."""
         self._transport.close()
 
     def abort(self) -> None:
