@@ -47,10 +47,10 @@ pytest: $(VENV)/.dev
 	$(PYTEST_PARALLEL) $(EVERYTHING) $(PYTEST)
 
 soak: $(VENV)/.dev
-	$(PY) -m hydra.simulator --seeds 20000 --jobs 2
+	$(PY) -m tests.rigs.hydra_simulator --seeds 20000 --jobs 2
 	$(PY) manage.py torture --kills 200 --database-kills 20 --seconds 3600
 	$(PY) manage.py torture --listeners 2 --kills 200 --database-kills 10 --seconds 3600
-	$(PY) manage.py etl soak
+	$(PY) -m tests.rigs.etl_soak
 	MODEL_STEPS=10000 $(PY) -m pytest tests/queues/model
 	HOSTILE_EXAMPLES=1000 $(PY) -m pytest --timeout=0 tests/hostile
 	$(PY) -m pytest --soak

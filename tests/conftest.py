@@ -144,7 +144,7 @@ def pytest_runtest_makereport(
 SPARK = "spark"
 #: Files whose tests share one Spark: to start it takes long, and two take all memory and processors from the others.
 SPARK_FILES = (
-    "queues/etl/test_soak.py", "queues/etl/test_process.py", "browser/test_etl.py",
+    "rigs/etl_soak/test_soak.py", "queues/etl/test_process.py", "browser/test_etl.py",
     "brokersite/rigs/bench/test_export.py", "queues/etl/test_export.py", "queues/etl/test_rollups.py",
     "queues/etl/test_compaction.py", "queues/etl/test_verdict.py", "queues/etl/test_class_archive.py",
 )  # fmt: skip
@@ -160,7 +160,7 @@ TESTS = Path(__file__).parent
 #: Directories and files that take longest. They are started first, so that no process is left with one at the end.
 SLOW = (
     *SPARK_FILES, "torture/", "failover/", "browser/", "peers/durability/", "hydra/network/",
-    "hydra/simulator/test_seeds", "brokersite/", "queues/celery/transport/",
+    "rigs/hydra_simulator/test_seeds", "brokersite/", "queues/celery/transport/",
     "wire/overhop/test_two_nodes", "peers/", "hostile/",
 )  # fmt: skip
 

@@ -16,7 +16,6 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support import expected_conditions as seen
 from selenium.webdriver.support.ui import WebDriverWait
 
-from brokersite.rigs.control_room.pages import Page, admin_pages
 from queues.models import State
 from queues.operations.monitor import reader
 from tests.brokersite.one_of_each import one_of_each
@@ -24,6 +23,7 @@ from tests.browser.hand import until
 from tests.browser.looks import DESK, bring_axe, faults, set_size
 from tests.lengths import lengths
 from tests.queues.store import make_queue, store
+from tests.rigs.control_room.pages import Page, admin_pages
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.timeout(1200)

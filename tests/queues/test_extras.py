@@ -40,7 +40,6 @@ def test_a_module_that_cannot_be_imported_is_traced_to_its_extra() -> None:
         ("celery", "bench celery"),
         ("embedded", "torture"),
         ("etl", "bench etl"),
-        ("etl", "etl soak"),
         ("irc", "runhydra --irc 127.0.0.1:6667 --nick one"),
         ("mcp", "peermcp --token dev-key --name model"),
         ("tasks", "runtasks"),
