@@ -5,7 +5,7 @@ close only with 1000 or 3000 to 4999, without a reason. So :func:`install` sets 
 which behaves as daphne's own for every application but one that takes over the connection, through the transport in its
 connect event (`peers.server.consumer`). From then on messages go from the socket to a receiver and back without a queue
 or a task between them; Autobahn, under daphne, still does handshakes, control frames, fragments and errors. The figures
-that justify it are in docs/architecture.md.
+that justify it are in docs/decisions/020-a-transport-of-its-own-under-daphne.md.
 
 A connection that is closed from here lingers until the client has answered the close frame or dropped the connection,
 for :data:`peers.server.transport.LINGER` at most. Later data is read and thrown away: unread bytes would make
