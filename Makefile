@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # For targets that only read the code: settings load, but no database is used.
 NO_DATABASE := DATABASE_URL=postgresql://localhost/none
 
-.PHONY: help run test test-all pytest soak peers-suites screenshots lint generate wheel lock stop clean
+.PHONY: help run test test-all pytest soak matrix peers-suites screenshots lint generate wheel lock stop clean
 
 help:
 	@echo "make run       start everything for a first look (options: make run UP='--http 127.0.0.1:8080')"
@@ -17,6 +17,8 @@ help:
 	@echo "make test-all  lint, then every test, the long ones too; a missing tool is a failure"
 	@echo "make soak      hours of torture, simulation, ETL under load, the broker against a model of queues, and the"
 	@echo "               longest forms of tests"
+	@echo "make matrix    the tests that depend on a version, on each supported release of Python, Django, Celery and"
+	@echo "               PostgreSQL (options: make matrix CELLS='lowest postgres-14')"
 	@echo "make peers-suites"
 	@echo "               Celery's and kombu's own tests on Fivewire and, where it is installed, on RabbitMQ"
 	@echo "make lint      ruff, mypy, import contracts, migrations, generated files, Dockerfile, compose.yaml"
@@ -54,6 +56,10 @@ soak: $(VENV)/.dev
 	MODEL_STEPS=10000 $(PY) -m pytest tests/queues/model
 	HOSTILE_EXAMPLES=1000 $(PY) -m pytest --timeout=0 tests/hostile
 	$(PY) -m pytest --soak
+
+# What depends on a version, on each release that is supported; each cell has an environment of its own.
+matrix: $(VENV)/.dev
+	$(PY) -m tests.matrix $(CELLS)
 
 # Celery's, kombu's and django-tasks' own tests, from the sources of the installed versions.
 peers-suites: $(VENV)/.dev
@@ -117,8 +123,8 @@ lock: | $(PY)
 	rm -rf $(VENV)/lock
 	$(PY) -m venv $(VENV)/lock
 	$(VENV)/lock/bin/python -m pip install --quiet uv
-	echo "setuptools>=77,<83" | $(UV_COMPILE) --upgrade --extra dev --output-file requirements-dev.txt
-	echo "setuptools>=77,<83" | $(UV_COMPILE) --extra all --constraint requirements-dev.txt --output-file requirements.txt
+	echo "setuptools>=77,<86" | $(UV_COMPILE) --upgrade --extra dev --output-file requirements-dev.txt
+	echo "setuptools>=77,<86" | $(UV_COMPILE) --extra all --constraint requirements-dev.txt --output-file requirements.txt
 	rm -rf $(VENV)/lock
 
 stop: $(VENV)/.run

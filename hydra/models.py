@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from django.contrib.postgres.fields import ArrayField
 from django.db import connections, models
 from django.db.models import Q
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now
 
 from hydra.locks import LOCK_CLASS
+from queues.models.postgres import ArrayField
 
 _HELD: Final = """
     coalesce("hydra_node"."id" in (

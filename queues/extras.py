@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Final
 
+import django
+
 #: A package that each extra brings.
 PACKAGES: Final = {
     "celery": "celery",
@@ -15,7 +17,7 @@ PACKAGES: Final = {
     "etl": "pyspark",
     "irc": "irc",
     "mcp": "mcp",
-    "tasks": "django_tasks",
+    "tasks": "django.tasks" if django.VERSION >= (6, 0) else "django_tasks",  # Django's own needs no package
 }
 
 

@@ -73,6 +73,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = wanted
     ranks = {path: _rank(path) for path in {item.path for item in items}}
     items.sort(key=lambda item: ranks[item.path])
+    for item in items:
+        if item.path.relative_to(TESTS).as_posix().startswith(VERSIONED):
+            item.add_marker("version")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -162,6 +165,14 @@ SLOW = (
     *SPARK_FILES, "torture/", "failover/", "browser/", "peers/durability/", "hydra/network/",
     "rigs/hydra_simulator/test_seeds", "brokersite/", "queues/celery/transport/",
     "wire/overhop/test_two_nodes", "peers/", "hostile/",
+)  # fmt: skip
+
+#: Tests that depend on versions of what is installed, for `make matrix`.
+VERSIONED = (
+    "brokersite/rigs/control_room/", "brokersite/test_checks", "brokersite/test_csp", "brokersite/test_invalid_values",
+    "brokersite/test_tasks", "hydra/test_admin", "hydra/test_models", "peers/server/", "queues/admin/",
+    "queues/celery/", "queues/engine/test_plans", "queues/management/", "queues/operations/", "queues/test_",
+    "wire/test_clients_against_broker",
 )  # fmt: skip
 
 #: Empties the tables that have grown since they were last emptied, which their files tell at once, but those that

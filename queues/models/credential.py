@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
+
+from queues.models.postgres import ArrayField
 
 
 class ApiKey(models.Model):

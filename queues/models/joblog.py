@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
 from django.db.models.functions import Now
 
+from queues.models.postgres import BrinIndex
 from queues.models.unchecked import UncheckedForeignKey
 
 

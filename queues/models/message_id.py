@@ -29,6 +29,8 @@ class MessageId(_BigInteger):
 class _ReachesSegments:
     """A lookup of an id, with a condition on the view's column `segment` beside it."""
 
+    lhs: Any
+    rhs: Any
     #: The condition on it, of one parameter.
     segments = "= any((select queues_segments_of(%s::bigint[]))::bigint[])"
 
@@ -36,8 +38,9 @@ class _ReachesSegments:
         sql, params = super().as_sql(compiler, connection)  # type: ignore[misc]
         if not (self.rhs_is_direct_value() and isinstance(self.lhs, Col)):  # type: ignore[attr-defined]
             return sql, params
-        alias = compiler.quote_name_unless_alias(self.lhs.alias)  # type: ignore[attr-defined]
-        return f'({sql} and {alias}."segment" {self.segments})', [*params, self.near(self.rhs)]  # type: ignore[attr-defined]
+        column, _ = compiler.compile(self.lhs)
+        segment = column.removesuffix(f'"{self.lhs.target.column}"') + '"segment"'
+        return f"({sql} and {segment} {self.segments})", (*params, self.near(self.rhs))
 
     def near(self, value: Any) -> Any:
         """The parameter of the condition."""

@@ -1,4 +1,4 @@
-"""Tasks of django-tasks: what was asked for, and what became of it."""
+"""Tasks of Django's tasks framework: what was asked for, and what became of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django.db.models.functions import Now
 
 
 class TaskStatus(models.TextChoices):
-    """The states of a task, with django-tasks' names."""
+    """The states of a task, with the framework's names."""
 
     READY = "READY", "ready"
     RUNNING = "RUNNING", "running"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from django.contrib.postgres.indexes import HashIndex
 from django.core.validators import RegexValidator
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from queues.models.postgres import HashIndex
 from queues.models.unchecked import UncheckedForeignKey
 
 SOURCE = RegexValidator(r"(?s)\A(queue|topic):.+\Z", "An address is queue:NAME or topic:NAME.")

@@ -302,7 +302,7 @@ class Connection(asyncio.Protocol):
     async def is_portable(self) -> bool:
         """Whether another process could go on with it: without TLS, open in both directions, all that was written sent.
         """
-        await asyncio.sleep(0)  # uvloop writes at the end of a turn
+        await asyncio.sleep(0)  # uvloop before 0.23 writes at the end of a turn, asyncio and later ones at once
         transport = self._transport
         if self.is_closing or self._eof or self._soon or transport.get_extra_info("sslcontext") is not None:
             return False

@@ -1,4 +1,4 @@
-"""The backend of django-tasks::
+"""The backend of Django's tasks::
 
     BACKEND = "queues.celery.django_tasks.backend.FivewireBackend"
     TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": ["default", "mail"]}}
@@ -12,26 +12,32 @@ alias of the database.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from django.core import checks
 from django.db import DEFAULT_DB_ALIAS, transaction
 from django.utils import timezone
-from django_tasks.backends.base import BaseTaskBackend
-from django_tasks.base import Task, TaskResult
-from django_tasks.exceptions import TaskResultDoesNotExist
-from django_tasks.signals import task_enqueued
-from django_tasks.utils import get_random_id, normalize_json
+from django.utils.crypto import get_random_string
 
 from queues.addresses import queue_problem
 from queues.api import QueueNotFound, publish
+from queues.celery.django_tasks.framework import (
+    BaseTaskBackend,
+    Task,
+    TaskResult,
+    TaskResultDoesNotExist,
+    normalize_json,
+    task_enqueued,
+)  # fmt: skip
 from queues.celery.django_tasks.results import to_result
 from queues.models import TaskRun
 from queues.operations.queues import QueueExists, create_queue
 from queues.reach import Operation, Protocol
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class FivewireBackend(BaseTaskBackend):
@@ -46,11 +52,11 @@ class FivewireBackend(BaseTaskBackend):
         super().__init__(alias, params)
         self.database: str = self.options.get("database", DEFAULT_DB_ALIAS)
 
-    def enqueue(self, task: Task[Any, Any], args: Any, kwargs: Any) -> TaskResult[Any]:
-        """Store a task in the caller's transaction. Raises InvalidTaskError, or what `queues.api.publish` does."""
+    def enqueue(self, task: Task[P, R], args: Any, kwargs: Any) -> TaskResult[P, R]:
+        """Store a task in the caller's transaction. Raises InvalidTask, or what `queues.api.publish` does."""
         self.validate_task(task)
         run = TaskRun(
-            id=get_random_id(),
+            id=get_random_string(32),
             backend=self.alias,
             queue=task.queue_name,
             task=task.module_path,
@@ -63,7 +69,7 @@ class FivewireBackend(BaseTaskBackend):
         with transaction.atomic(using=self.database):
             run.save(using=self.database, force_insert=True)
             self._publish(run)
-        result = to_result(run, task)
+        result: TaskResult[P, R] = to_result(run, task)
         task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -95,20 +101,21 @@ class FivewireBackend(BaseTaskBackend):
         with suppress(QueueExists), transaction.atomic(using=self.database):
             create_queue(name, using=self.database, **policy)
 
-    def get_result(self, result_id: str) -> TaskResult[Any]:
+    def get_result(self, result_id: str) -> TaskResult[..., Any]:
         """The result of a task. Raises TaskResultDoesNotExist."""
         run = TaskRun.objects.using(self.database).filter(pk=result_id, backend=self.alias).first()
         if run is None:
             raise TaskResultDoesNotExist(result_id)
-        return to_result(run)
+        result: TaskResult[..., Any] = to_result(run)
+        return result
 
-    def check(self, **kwargs: Any) -> Iterable[checks.CheckMessage]:
+    def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         """Whether every queue can have its name."""
-        for queue in sorted(self.queues):
-            if problem := queue_problem(queue, Protocol.DJANGO, Operation.CREATE):
-                yield checks.Error(
-                    f"TASKS[{self.alias!r}]: there can be no queue {queue!r}: {problem}.", id="queues.E100"
-                )
+        return [
+            checks.Error(f"TASKS[{self.alias!r}]: there can be no queue {queue!r}: {problem}.", id="queues.E100")
+            for queue in sorted(self.queues)
+            if (problem := queue_problem(queue, Protocol.DJANGO, Operation.CREATE))
+        ]
 
 
 def _time_until(moment: datetime | None) -> timedelta:

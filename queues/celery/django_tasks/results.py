@@ -1,29 +1,28 @@
-"""A stored task as django-tasks knows it."""
+"""A stored task as Django knows it."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django.utils.module_loading import import_string
-from django_tasks.base import Task, TaskError, TaskResult, TaskResultStatus
-from django_tasks.exceptions import InvalidTaskError
 
+from queues.celery.django_tasks.framework import InvalidTask, Task, TaskError, TaskResult, TaskResultStatus
 from queues.models import TaskRun
 
 
-def find_task(run: TaskRun) -> Task[Any, Any]:
-    """The task that a row is a call of. Raises ImportError, or InvalidTaskError when the name is no task's."""
+def find_task(run: TaskRun) -> Task[..., Any]:
+    """The task that a row is a call of. Raises ImportError, or InvalidTask when the name is no task's."""
     task = import_string(run.task)
     if not isinstance(task, Task):
-        raise InvalidTaskError(f"{run.task} is not a task")
+        raise InvalidTask(f"{run.task} is not a task")
     return task.using(
         priority=run.priority, queue_name=run.queue, run_after=run.run_after, backend=run.backend
     )
 
 
-def to_result(run: TaskRun, task: Task[Any, Any] | None = None) -> TaskResult[Any]:
-    """The result of a task until now. Raises as `find_task`."""
-    result: TaskResult[Any] = TaskResult(
+def to_result(run: TaskRun, task: Task[..., Any] | None = None) -> Any:
+    """The TaskResult of a task until now. Raises as `find_task`."""
+    result: TaskResult[..., Any] = TaskResult(
         task=task or find_task(run),
         id=run.id,
         status=TaskResultStatus(run.status),

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import enum
 import logging
+from traceback import format_exception
 from typing import Any
 
 from django.db import close_old_connections
 from django.utils import timezone
-from django_tasks import task_backends
-from django_tasks.base import Task, TaskContext
-from django_tasks.signals import task_finished, task_started
-from django_tasks.utils import get_exception_traceback, get_module_path, normalize_json
 
+from queues.celery.django_tasks.framework import (
+    Task,
+    TaskContext,
+    normalize_json,
+    task_backends,
+    task_finished,
+    task_started,
+)  # fmt: skip
 from queues.celery.django_tasks.results import find_task, to_result
 from queues.models import TaskRun, TaskStatus
 
@@ -59,7 +64,7 @@ def _attempt(run: TaskRun, worker: str, last_attempt: bool) -> tuple[Ending, str
     return Ending.DONE, ""
 
 
-def _call(task: Task[Any, Any], run: TaskRun) -> Any:
+def _call(task: Task[..., Any], run: TaskRun) -> Any:
     if task.takes_context:
         return task.call(TaskContext(task_result=to_result(run, task)), *run.args, **run.kwargs)
     return task.call(*run.args, **run.kwargs)
@@ -68,7 +73,10 @@ def _call(task: Task[Any, Any], run: TaskRun) -> Any:
 def _failed(run: TaskRun, error: BaseException, last_attempt: bool) -> tuple[Ending, str]:
     run.errors = [
         *run.errors,
-        {"exception_class_path": get_module_path(type(error)), "traceback": get_exception_traceback(error)},
+        {
+            "exception_class_path": f"{type(error).__module__}.{type(error).__qualname__}",
+            "traceback": "".join(format_exception(error)),
+        },
     ]
     run.status = TaskStatus.FAILED if last_attempt else TaskStatus.READY
     run.finished_at = timezone.now() if last_attempt else None

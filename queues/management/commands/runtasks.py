@@ -1,4 +1,4 @@
-"""`manage.py runtasks`: run the tasks of django-tasks."""
+"""`manage.py runtasks`: run the tasks of Django's tasks framework."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Command(BaseCommand):
-    help = "Run the tasks of django-tasks until SIGTERM or SIGINT; tasks that run are finished first."
+    help = "Run the tasks of Django's tasks framework until SIGTERM or SIGINT; tasks that run are finished first."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--backend", default="default", help="the alias in TASKS")
@@ -46,14 +46,12 @@ class Command(BaseCommand):
         worker.run()
 
     def _backend(self, alias: str) -> FivewireBackend:
-        from django_tasks import task_backends
-        from django_tasks.exceptions import InvalidTaskBackendError
-
         from queues.celery.django_tasks.backend import FivewireBackend
+        from queues.celery.django_tasks.framework import InvalidTaskBackend, task_backends
 
         try:
             backend = task_backends[alias]
-        except InvalidTaskBackendError as error:
+        except InvalidTaskBackend as error:
             raise CommandError(str(error)) from error
         if not isinstance(backend, FivewireBackend):
             raise CommandError(f"TASKS[{alias!r}] is not Fivewire's backend.")

@@ -16,10 +16,10 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import URLPattern, URLResolver, resolve, reverse
 
-from brokersite.csp import POLICY
 from queues.groups import APPS, GROUPS, keep_groups
 from queues.models import AuditChain, BulkOperation, EtlRun, Queue
 from tests.brokersite.one_of_each import one_of_each
+from tests.brokersite.test_csp import POLICY
 from tests.rigs.control_room.pages import Page, admin_pages
 from tests.rigs.control_room.store import Size, fill
 from tests.rigs.control_room.visits import MOST_QUERIES, Visitor

@@ -1,4 +1,4 @@
-"""Tasks for the tests: module-level functions, as django-tasks wants them."""
+"""Tasks for the tests: module-level functions, as the framework wants them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from django_tasks import TaskContext, task
+from queues.celery.django_tasks.framework import TaskContext, task
 
 
 @task()
@@ -21,12 +21,12 @@ async def add_later(a: int, b: int) -> int:
 
 
 @task(takes_context=True)
-def attempt(context: TaskContext) -> int:
+def attempt(context: TaskContext[..., Any]) -> int:
     return context.attempt
 
 
 @task(takes_context=True)
-def third_time(context: TaskContext) -> str:
+def third_time(context: TaskContext[..., Any]) -> str:
     """Fail twice."""
     if context.attempt < 3:
         raise KeyError(context.attempt)

@@ -1,23 +1,35 @@
-"""The backend of django-tasks: what enqueueing stores, and what results say."""
+"""The backend of Django's tasks: what enqueueing stores, and what results say."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 import threading
 from datetime import timedelta
 from typing import Any
 
+import django
 import pytest
 from django.core.checks import Error
 from django.db import OperationalError, transaction
 from django.dispatch import Signal
 from django.utils import timezone
-from django_tasks import default_task_backend, task_backends
-from django_tasks.base import TaskResult, TaskResultStatus
-from django_tasks.exceptions import InvalidTaskError, TaskResultDoesNotExist, TaskResultMismatch
-from django_tasks.signals import task_enqueued, task_finished, task_started
 
 from queues.celery.consumers.engine_thread import EngineThread
+from queues.celery.django_tasks.framework import (
+    InvalidTask,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultMismatch,
+    TaskResultStatus,
+    default_task_backend,
+    task_backends,
+    task_enqueued,
+    task_finished,
+    task_started,
+)  # fmt: skip
 from queues.engine import StoreUnavailable
 from queues.models import Message, Queue, State, TaskRun
 from tests.queues.celery.django_tasks import sample
@@ -25,7 +37,7 @@ from tests.queues.celery.django_tasks.conftest import StartWorker
 from tests.waiting import PATIENCE, wait_until
 
 
-def finished(result: TaskResult[Any]) -> TaskResult[Any]:
+def finished(result: TaskResult[..., Any]) -> TaskResult[..., Any]:
     def done() -> bool:
         result.refresh()
         return result.is_finished
@@ -121,7 +133,7 @@ def test_a_queue_with_more_attempts_runs_a_failed_task_again(start_worker: Start
 def test_signals_tell_of_each_step(start_worker: StartWorker) -> None:
     told: list[tuple[Signal, str]] = []
 
-    def hear(sender: object, signal: Signal, task_result: TaskResult[Any], **_: object) -> None:
+    def hear(sender: object, signal: Signal, task_result: TaskResult[..., Any], **_: object) -> None:
         told.append((signal, task_result.status))
 
     signals = (task_enqueued, task_started, task_finished)
@@ -183,7 +195,7 @@ def test_the_queue_is_made_with_the_first_task() -> None:
 
 
 def test_unsupported_features_are_refused() -> None:
-    with pytest.raises(InvalidTaskError, match="not valid"):
+    with pytest.raises(InvalidTask, match="not valid"):
         sample.add.using(queue_name="unknown").enqueue(1, 2)
     with pytest.raises(TypeError, match="Unsupported type"):
         sample.add.enqueue(object(), 2)  # type: ignore[arg-type]
@@ -234,3 +246,30 @@ def test_a_worker_whose_ended_tasks_cannot_be_removed_works_on(
         start_worker()
         assert asked.wait(PATIENCE)
         assert finished(sample.add.enqueue(1, 2)).return_value == 3
+
+
+@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has no tasks of its own")
+def test_from_django_6_on_all_of_it_is_djangos_own(
+    start_worker: StartWorker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django import tasks
+
+    caplog.set_level("INFO", "django.tasks")
+    assert tasks.task_backends["default"] is task_backends["default"]
+    start_worker()
+    result = finished(sample.fail.enqueue())
+    assert isinstance(result, tasks.TaskResult)
+    assert isinstance(result.task, tasks.Task)
+    wait_until(lambda: "state=FAILED" in caplog.text, "Django's logger says it")
+    [failure] = [record for record in caplog.records if record.name == "django.tasks" and record.levelname == "ERROR"]
+    assert failure.exc_info is not None
+    assert failure.exc_info[0] is ValueError
+    with pytest.raises(tasks.exceptions.TaskResultDoesNotExist):
+        tasks.default_task_backend.get_result("absent")
+
+
+@pytest.mark.skipif(django.VERSION < (6, 0), reason="Django has no tasks of its own")
+def test_from_django_6_on_the_package_is_not_needed() -> None:
+    program = "import sys; sys.modules['django_tasks'] = None; import queues.celery.django_tasks.running"
+    environment = os.environ | {"DATABASE_URL": "postgresql://localhost/none"}
+    subprocess.run([sys.executable, "-c", f"import django; django.setup(); {program}"], env=environment, check=True)
