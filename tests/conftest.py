@@ -169,7 +169,7 @@ SLOW = (
 
 #: Tests that depend on versions of what is installed, for `make matrix`.
 VERSIONED = (
-    "brokersite/rigs/control_room/", "brokersite/test_checks", "brokersite/test_csp", "brokersite/test_invalid_values",
+    "rigs/control_room/", "brokersite/test_checks", "brokersite/test_csp", "brokersite/test_invalid_values",
     "brokersite/test_tasks", "hydra/test_admin", "hydra/test_models", "peers/server/", "queues/admin/",
     "queues/celery/", "queues/engine/test_plans", "queues/management/", "queues/operations/", "queues/test_",
     "wire/test_clients_against_broker",
