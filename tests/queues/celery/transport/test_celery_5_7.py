@@ -23,7 +23,7 @@ __all__ = ("app",)  # a fixture
 
 pytestmark = [
     pytest.mark.timeout(300),
-    pytest.mark.skipif(celery.VERSION < (5, 7), reason="it is new in Celery 5.7"),  # type: ignore[attr-defined]
+    pytest.mark.skipif(celery.VERSION < (5, 7), reason="it is new in Celery 5.7"),
 ]
 
 
