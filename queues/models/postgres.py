@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.postgres import fields, indexes
+from django.db.models import Index
 
 if TYPE_CHECKING:
     _ArrayField = fields.ArrayField[list[Any], list[Any]]
@@ -36,6 +37,12 @@ class _NeedsNoApp:
     def deconstruct(self) -> Any:
         _, args, kwargs = super().deconstruct()  # type: ignore[misc]
         return f"django.contrib.postgres.indexes.{type(self).__name__}", args, kwargs
+
+    def __eq__(self, other: object) -> bool:
+        """Whether migrations need not change it; theirs are Django's own."""
+        return isinstance(other, Index) and self.deconstruct() == other.deconstruct()
+
+    __hash__ = None  # type: ignore[assignment]  # as any index
 
 
 class BrinIndex(_NeedsNoApp, indexes.BrinIndex):

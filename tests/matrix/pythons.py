@@ -24,14 +24,14 @@ def interpreter(release: str, kept: Path) -> Path | None:
     own = [Path(sys.executable).resolve(), *sorted(pyenv.glob(f"{release}.*/bin/python3"))]
     if found := shutil.which(f"python{release}"):
         own.append(Path(found))
-    fetched = kept / f"python-{release}" / "usr" / "bin" / f"python{release}"
+    fetched = kept / f"debian-python-{release}" / "usr" / "bin" / f"python{release}"
     for python in (*own, fetched):
         if _is(python, release):
             return python
     if release not in SUITES or shutil.which("apt-get") is None or not Path(KEYRING).exists():
         return None
-    shutil.rmtree(kept / f"python-{release}", ignore_errors=True)
-    _fetch(release, kept / f"python-{release}")
+    shutil.rmtree(kept / f"debian-python-{release}", ignore_errors=True)
+    _fetch(release, kept / f"debian-python-{release}")
     return fetched if _is(fetched, release) else None
 
 

@@ -30,7 +30,7 @@ def postgres(release: str) -> Iterator[str]:
         home.give(root)
         (port,) = free_ports(1)
         must(home, "initdb", "--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C")
-        settings = f"-p {port} -k '' -c listen_addresses=127.0.0.1 -c fsync=off -c max_connections=500"
+        settings = f"-p {port} -k '' -c listen_addresses=127.0.0.1 -c max_connections=500"
         must(home, "pg_ctl", "-w", "-o", settings, "-l", str(home.log), "start")
         try:
             yield f"postgresql://postgres@127.0.0.1:{port}/postgres"

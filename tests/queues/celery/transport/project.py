@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ app.conf.update(
     broker_transport_options={"django_connection": alias} if (alias := os.environ.get("PROJECT_ALIAS")) else {},
     task_send_sent_event=True,
 )
+app.conf.update(json.loads(os.environ.get("PROJECT_SETTINGS", "{}")))
 
 
 def note(name: str, line: object) -> None:
@@ -73,3 +76,12 @@ def pid() -> int:
 def sends(value: int) -> None:
     """Publish from a worker's child."""
     number.delay(value)
+
+
+@app.task(bind=True, acks_late=True, retry_on_worker_lost=True, default_retry_delay=0)  # type: ignore[untyped-decorator]
+def dies(self: Any) -> int:
+    """Kill the child that runs it, the first time."""
+    note("attempts", self.request.retries)
+    if self.request.retries == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return int(self.request.retries)
