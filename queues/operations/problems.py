@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from django.apps import apps
+
 from queues.models import QueueKind
 from queues.operations.overview import NEW_NODES, QueueState
 from queues.operations.state import BrokerState, Problem, Trend
@@ -48,7 +50,8 @@ def _unready(state: BrokerState) -> Iterator[Problem]:
     for n, note in enumerate(state.notes):
         yield Problem("note", note, "Look at the audit chain “operators” for when and where.", n)
     if not state.overview.nodes:
-        yield Problem("nodes", "No node of the broker runs.", "Start one: manage.py runwire.")
+        own = "manage.py runwire" if apps.is_installed("wire") else "a Celery worker of this project, or fivewire runwire"
+        yield Problem("nodes", "No node of the broker runs.", f"Start one: {own}.")
 
 
 def _chains(state: BrokerState) -> Iterator[Problem]:

@@ -27,7 +27,7 @@ PAGE = CHECKOUT / "docs" / "django.md"
 BLOCK = re.compile(r"^```python\n# (shop/\w+\.py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 #: A test's additions to the settings that `startproject` writes.
 TESTED = """
-    DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql"} | DATABASE}
+    DATABASES["default"] |= DATABASE
     ALLOWED_HOSTS = ["testserver"]
     DATA_DIR = BASE_DIR / "data"
 """
@@ -145,7 +145,7 @@ class Project:
         given = {names[name]: str(value) for name, value in database.items() if name in names}
         files = shown()
         with (self.package / "settings.py").open("a") as settings:
-            settings.write(f"DATABASE = {given!r}\n{dedent(TESTED)}\n{files.pop('shop/settings.py')}")
+            settings.write(f"{files.pop('shop/settings.py')}\nDATABASE = {given!r}\n{dedent(TESTED)}")
         if celery:
             for name, text in files.items():
                 (directory / name).write_text(text)
@@ -271,7 +271,31 @@ def test_a_feature_that_needs_an_extra_names_it(bare: BareProject) -> None:
 
 def test_the_page_shows_every_file_of_the_project() -> None:
     assert set(shown()) == {"shop/settings.py", "shop/celery.py", "shop/__init__.py", "shop/example.py"}
-    assert len(shown()["shop/settings.py"].splitlines()) == 3
+    assert re.findall("^[A-Z_]+", shown()["shop/settings.py"], re.MULTILINE) == [
+        "DATABASES", "INSTALLED_APPS", "CELERY_BROKER_URL", "CELERY_BROKER_TRANSPORT_OPTIONS"
+    ]  # fmt: skip
+
+
+def test_a_new_project_with_sqlite_is_told_which_setting_to_change(project: Project) -> None:
+    lite = 'from shop.settings import *\nDATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "a"}}\n'
+    (project.package / "lite.py").write_text(lite)
+    done = subprocess.run(
+        [sys.executable, "-m", "django", "migrate", "--settings=shop.lite"], cwd=project.directory, text=True,
+        env=project.environment(), capture_output=True,
+    )  # fmt: skip
+    assert "(fivewire.E001) The database is sqlite" in done.stderr
+    assert 'HINT: Give DATABASES["default"] the ENGINE "django.db.backends.postgresql"' in done.stderr
+    assert "DATABASE_URL" not in done.stderr
+
+
+def test_a_project_without_listeners_of_its_own_is_told_what_a_node_is(project: Project) -> None:
+    script = """
+        from queues.operations.problems import find_problems
+        from queues.operations.state import read_state
+
+        answer = [problem.advice for problem in find_problems(read_state()) if problem.kind == "nodes"]
+    """
+    assert project.answer(script) == ["Start one: a Celery worker of this project, or fivewire runwire."]
 
 
 def test_a_celery_worker_runs_what_was_sent_in_a_transaction_and_the_upkeep(project: Project) -> None:
