@@ -19,7 +19,7 @@ MOST = 5
 GROWN, GROWTH, SAMPLES = 100, 1.2, 3
 #: Seconds for which the first message waits before a queue without a consumer is worth a word.
 WAITS = 30.0
-#: Nodes that began and ended within the last minutes before they are said to restart.
+#: Nodes that began within the last minutes and died before it is worth a word.
 RESTARTS = 2
 #: A disk is full soon: hours left, and the part of it that is free. A database grows fast: bytes, and part, an hour.
 HOURS_LEFT, FREE_LEFT = 24.0, 0.1
@@ -50,8 +50,9 @@ def _unready(state: BrokerState) -> Iterator[Problem]:
     for n, note in enumerate(state.notes):
         yield Problem("note", note, "Look at the audit chain “operators” for when and where.", n)
     if not state.overview.nodes:
-        own = "manage.py runwire" if apps.is_installed("wire") else "a Celery worker of this project, or fivewire runwire"
-        yield Problem("nodes", "No node of the broker runs.", f"Start one: {own}.")
+        here = apps.is_installed("wire")
+        node = "manage.py runwire" if here else "a Celery worker of this project, or fivewire runwire"
+        yield Problem("nodes", "No node of the broker runs.", f"Start one: {node}.")
 
 
 def _chains(state: BrokerState) -> Iterator[Problem]:
@@ -101,10 +102,12 @@ def _holders(state: BrokerState) -> Iterator[Problem]:
 
 
 def _nodes(state: BrokerState) -> Iterator[Problem]:
-    restarts = state.restarts
-    if restarts >= RESTARTS:
+    died = state.overview.died
+    if len(died) >= RESTARTS:
+        names = ", ".join(dict.fromkeys(died))
         yield Problem(
-            "restarts", f"Nodes restart: {restarts} that began within {NEW_NODES} minutes are gone again.",
+            "restarts",
+            f"Nodes die: {len(died)} that began within {NEW_NODES} minutes ended without leaving ({names}).",
             "Their logs say why; a process that is killed for want of memory has none.",
         )  # fmt: skip
 
@@ -124,16 +127,16 @@ def _deserted(state: BrokerState) -> Iterator[Problem]:
     for queue in _of_producers(state):
         if queue.nodes or queue.paused or queue.out_rate or state.oldest.get(queue.id, 0.0) < WAITS:
             continue
-        if state.trends.get(queue.id, NO_TREND).settled:
+        if state.trends.get(queue.id, NO_TREND).completed:
             yield Problem(
-                "deserted", f"{queue.name} has lost its consumers: messages wait that were consumed within the hour.",
+                "deserted", f"{queue.name} has lost its consumers: messages wait, some were consumed within the hour.",
                 "Start them again, and see in their logs why they went.", queue.id,
             )  # fmt: skip
 
 
 def _growing(state: BrokerState) -> Iterator[Problem]:
     for queue in _of_producers(state):
-        if queue.counts.ready < GROWN:
+        if queue.paused or queue.counts.ready < GROWN:
             continue
         trend = state.trends.get(queue.id, NO_TREND)
         first, last = trend.first_ready, trend.last_ready

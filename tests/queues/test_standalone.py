@@ -277,8 +277,8 @@ def test_the_page_shows_every_file_of_the_project() -> None:
 
 
 def test_a_new_project_with_sqlite_is_told_which_setting_to_change(project: Project) -> None:
-    lite = 'from shop.settings import *\nDATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "a"}}\n'
-    (project.package / "lite.py").write_text(lite)
+    database = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "a"}}
+    (project.package / "lite.py").write_text(f"from shop.settings import *\nDATABASES = {database}\n")
     done = subprocess.run(
         [sys.executable, "-m", "django", "migrate", "--settings=shop.lite"], cwd=project.directory, text=True,
         env=project.environment(), capture_output=True,

@@ -53,7 +53,7 @@ RUN_BY: dict[Scenario, str] = {
     " look_below unseen drop_interest idle_subscription_ids",
     scenarios.serving_many: "unseen_of_many",
     scenarios.nodes: "dead_nodes end_silent end_frozen release_segments unpack_node node_segments reap_leases"
-    " leased_ids close_mailboxes",
+    " leased_ids close_mailboxes forget_node",
     scenarios.logging_in: "key key_named keys note_key_uses",
     scenarios.asking: "ensure_queue find_key write_workers",
     scenarios.watching: "write_connections",
