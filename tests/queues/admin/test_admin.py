@@ -562,7 +562,8 @@ def test_a_key_for_any_protocol_has_all_of_them_ticked_and_none_is_not_all(admin
 def test_scopes_change_until_a_key_is_revoked_and_nothing_deletes_it(admin_client: Client) -> None:
     row, _ = keys.create_key("app", key="dev-key")
     change = address("apikey", "change", row.pk)
-    admin_client.post(change, {"name": "x", "protocols": "sspq", "publish": "b", "consume": "", "manage": "c", "value": "new"})
+    scopes = {"protocols": "sspq", "publish": "b", "consume": "", "manage": "c"}
+    admin_client.post(change, {"name": "x", **scopes, "value": "new"})
     row.refresh_from_db()
     assert (row.name, row.publish, row.consume, row.manage) == ("app", ["b"], [], ["c"])
     assert row.digest == keys.digest("dev-key")
