@@ -31,7 +31,7 @@ NO_TREND = Trend()
 def find_problems(state: BrokerState) -> list[Problem]:
     """All problems, the worst first."""
     finders: Sequence[Callable[[BrokerState], Iterable[Problem]]] = (
-        _unready, _chains, _disk, _holders, _nodes, _standbys, _deserted, _growing, _dead_letters, _etl, _paused,
+        _unready, _chains, _disk, _holders, _nodes, _standbys, _deserted, _growing, _dead_letters, _etl, _paused, _idle,
     )  # fmt: skip
     return [problem for find in finders for problem in _shortened(list(find(state)))]
 
@@ -168,6 +168,16 @@ def _etl(state: BrokerState) -> Iterator[Problem]:
             )  # fmt: skip
         elif kind == "run":
             yield Problem("run", f"The last ETL run {name}: {text or 'its log says why'}", "Its page has the log.", id)
+
+
+def _idle(state: BrokerState) -> Iterator[Problem]:
+    for kind, count, _, ends in state.records:
+        if kind == "idle":
+            what = "A subscription that nobody polls ends with its messages"
+            if count > 1:
+                what = f"{count:,} subscriptions that nobody polls end with their messages, the first of them"
+            advice = "Poll those that are wanted, and delete the others."
+            yield Problem("idle", f"{what} at {ends}.", advice, notice=True)
 
 
 def _paused(state: BrokerState) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -32,6 +33,7 @@ from queues.models import (
     QueueSample,
     SampleMark,
     State,
+    Subscription,
 )
 from queues.operations import monitor, overview
 from queues.operations.monitor import reader
@@ -293,6 +295,21 @@ def test_a_run_that_is_late_or_failed_is_a_problem() -> None:
     EtlSchedule.objects.filter(pk=schedule.pk).update(enabled=False)
     EtlRun.objects.create(state="succeeded", trigger="x", output="/o", ended_at=timezone.now())
     assert not {"schedule", "run"} & set(problems())
+
+
+def test_subscriptions_that_will_end_are_a_notice_with_the_time(admin_client: Client) -> None:
+    ends = timezone.now() + timedelta(days=3)
+    for n in range(2):
+        queue = make_queue(f"_subscription/{n}", kind="subscription")
+        Subscription.objects.create(topic=b"t", qos=1, queue=queue, ends_at=ends + timedelta(days=n))
+    reader.forget()
+    [notice] = [one for one in reader.read().problems if one.kind == "idle"]
+    assert notice.notice
+    assert notice.text == (
+        f"2 subscriptions that nobody polls end with their messages, the first of them at {ends:%Y-%m-%d %H:%M} UTC."
+    )
+    [page] = re.findall(r'href="([^"]*subscription/\?ends_at[^"]*)"', admin_client.get("/admin/").content.decode())
+    assert ends.strftime("%Y") in text_of(admin_client.get(page))
 
 
 def test_nodes_that_die_are_a_problem_unless_their_engine_lives_on() -> None:

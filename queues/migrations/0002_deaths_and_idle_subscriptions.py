@@ -40,4 +40,14 @@ class Migration(migrations.Migration):
             name="completed",
             field=models.BigIntegerField(help_text="Null until the first sample that knows it.", null=True),
         ),
+        migrations.AddField(
+            model_name="subscription",
+            name="ends_at",
+            field=models.DateTimeField(
+                editable=False,
+                help_text="Then it ends with its messages, unless it is polled before.",
+                null=True,
+                verbose_name="ends",
+            ),
+        ),
     ]
