@@ -143,6 +143,7 @@ async def test_the_end_of_an_idle_subscription_is_told_before_and_a_poll_prevent
 ) -> None:
     keeper = await make_engine()
     polled, idle = [await keeper.subscriptions.create(topic, 1, None) for topic in (b"polled", b"idle")]
+    await keeper.stop()  # else it notes that they are used
     long_ago = "update queues_subscription set used_at = now() - interval '90 days' returning id"  # nobody could poll
     await store.change(long_ago)
     engine = await make_engine(idle_subscription_days=30, idle_subscription_notice=7)
