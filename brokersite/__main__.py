@@ -33,6 +33,9 @@ def main() -> None:
         print(_versions())
         return
     commandline.purpose = commandline.purpose_of(sys.argv[1:])
+    has_database = os.environ.get("DATABASE_URL") or extras.installed("embedded")
+    if sys.argv[1:2] == ["up"] and commandline.purpose is commandline.Purpose.COMMAND and has_database:
+        _refuse_taken_addresses(program)
     try:
         _ = settings.INSTALLED_APPS  # loads them, which may start PostgreSQL
     except (ImproperlyConfigured, EmbeddedPostgresError) as error:
@@ -57,6 +60,17 @@ def _versions() -> str:
     except PackageNotFoundError:
         own = "from a checkout"
     return f"Fivewire {own}, Django {version('django')}, Python {platform.python_version()}"
+
+
+def _refuse_taken_addresses(program: str) -> None:
+    """Say at once which of the addresses of `up` are taken: loading the settings may make a database."""
+    from brokersite.addresses import refuse_early
+    from brokersite.supervisor import SupervisorError
+
+    try:
+        refuse_early(sys.argv[2:])
+    except SupervisorError as error:
+        sys.exit("\n".join(f"{program}: {line}" for line in str(error).splitlines()))
 
 
 def _refuse(program: str, error: Exception) -> NoReturn:
