@@ -203,7 +203,8 @@ def _clients_of(server: int) -> dict[int, int]:
     """The process at each port that is connected to this port of the server, as far as this user may know."""
     with suppress(psutil.Error):
         found = psutil.net_connections("tcp")
-        return {one.laddr.port: one.pid for one in found if one.raddr and one.raddr.port == server and one.pid}
+        linked = (one for one in found if one.laddr and one.raddr and one.pid)
+        return {one.laddr.port: one.pid for one in linked if one.raddr.port == server}
     return {}
 
 
