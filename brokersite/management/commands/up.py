@@ -201,11 +201,12 @@ def _other_clients() -> list[str]:
 
 def _clients_of(server: int) -> dict[int, int]:
     """The process at each port that is connected to this port of the server, as far as this user may know."""
+    clients = {}
     with suppress(psutil.Error):
-        found = psutil.net_connections("tcp")
-        linked = (one for one in found if one.laddr and one.raddr and one.pid)
-        return {one.laddr.port: one.pid for one in linked if one.raddr.port == server}
-    return {}
+        for one in psutil.net_connections("tcp"):
+            if one.laddr and one.raddr and one.raddr.port == server and one.pid:
+                clients[one.laddr.port] = one.pid
+    return clients
 
 
 def _described(application: str, backend: int, client: int | None) -> str:
