@@ -25,6 +25,8 @@ RESTARTS = 2
 HOURS_LEFT, FREE_LEFT = 24.0, 0.1
 FAST_BYTES, FAST_PART = 1 << 30, 0.1
 GIB = 1 << 30
+#: Applications that hold a transaction open because they have to.
+BACKUPS = ("pg_dump", "pg_dumpall", "pg_basebackup")
 NO_TREND = Trend()
 
 
@@ -87,9 +89,12 @@ def _holders(state: BrokerState) -> Iterator[Problem]:
             age = "a minute" if minutes <= 1 else f"{minutes} minutes"
         if holder.kind == "backend":
             who = f"{holder.application or 'a session'} of {holder.user or 'an unknown user'}, pid {holder.name}"
+            backup = holder.application in BACKUPS
+            advice = "Have its program commit, or end the session: its transaction is rolled back."
             yield Problem(
                 "holder", f"Vacuum is held back: {who}, has had a transaction open for {age}.",
-                "Have its program commit, or end the session: its transaction is rolled back.", holder=holder,
+                "A backup reads one moment of the database until it ends." if backup else advice, holder=holder,
+                notice=backup,
             )  # fmt: skip
         elif holder.kind == "prepared":
             advice = "COMMIT PREPARED or ROLLBACK PREPARED it."

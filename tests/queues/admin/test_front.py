@@ -380,6 +380,15 @@ def holder() -> HorizonHolder:
     return next(one for one in reader.read().overview.holders if one.application == "report")
 
 
+def test_a_backup_that_holds_back_vacuum_is_a_notice() -> None:
+    holders = [
+        HorizonHolder("backend", "1", "", "ann", application, "copy", "active", 300.0, 5)
+        for application in ("pg_dump", "psql")
+    ]
+    state = BrokerState(overview.Overview(timezone.now(), 1, 0, 1, holders=holders), {})
+    assert [problem.notice for problem in find_problems(state)] == [True, False]
+
+
 def test_the_session_that_holds_back_vacuum_is_named_and_ended(
     admin_client: Client, pinned: psycopg.Connection[Any]
 ) -> None:
