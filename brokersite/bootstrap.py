@@ -50,7 +50,7 @@ def ensure_key(data_dir: Path) -> str:
     kept = find_secret(path)
     row = ApiKey.objects.filter(name=KEY_NAME).first()
     if row is None:
-        _, key = keys.create_key(KEY_NAME, key=kept or None)
+        _, key = keys.create_key(KEY_NAME, kept or None, publish=["*"], consume=["*"])
         write_secret(path, key)
         return key
     if row.revoked_at is not None:

@@ -19,7 +19,7 @@ Apps = Sequence[AppConfig] | None
 @register(Tags.security, deploy=True)
 def check_shared_secret(app_configs: Apps, **kwargs: Any) -> Iterator[CheckMessage]:
     """fivewire.W002: where the database may be shared the secret is set, not generated."""
-    if settings.EMBEDDED_DATABASE is None and _is_generated(settings.BROKER_KEY_PEPPERS[0]):
+    if settings.DATABASE_URL and _is_generated(settings.BROKER_KEY_PEPPERS[0]):
         yield Warning(
             "DATABASE_URL is set and SECRET_KEY is the one generated for this checkout. Another host on this "
             "database would generate its own, and refuse the API keys made here.",

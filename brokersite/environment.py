@@ -27,9 +27,10 @@ from queues.settings import (
 
 #: The directory that holds the packages: the checkout, or site-packages of an installation.
 CHECKOUT = PACKAGES
+IN_CHECKOUT = (CHECKOUT / "manage.py").is_file()
 
 #: The default DATA_DIR: that of the checkout; an installation's is in the current directory.
-DATA_DIR = (CHECKOUT if (CHECKOUT / "manage.py").is_file() else Path.cwd()) / ".data"
+DATA_DIR = (CHECKOUT if IN_CHECKOUT else Path.cwd()) / ".data"
 
 MIB = 1024 * 1024
 

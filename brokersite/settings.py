@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,14 @@ from brokersite.packages import foreign_package
 if foreign := foreign_package():  # before any of them is imported
     raise ImproperlyConfigured(foreign)
 
-from brokersite.databases import database_settings, embedded_database_settings
+from brokersite import commandline
+from brokersite.commandline import Purpose
+from brokersite.databases import AbsentDatabase, database_settings, embedded_database_settings
 from brokersite.embedded import EmbeddedServer, ensure_running
-from brokersite.environment import Environment
+from brokersite.embedded_home import missing_package
 from queues import extras
 
-env = Environment.read(os.environ)
+env = commandline.read_environment()
 
 DATA_DIR: Path = env.DATA_DIR
 SECRET_KEY: str = env.SECRET_KEY
@@ -30,16 +31,19 @@ ALLOWED_HOSTS: list[str] = list(env.ALLOWED_HOSTS)
 #: Every other option under its own name: settings.BROKER_PREFETCH and so on.
 globals().update({name: value for name, value in env.values.items() if name not in globals()})
 
-#: The embedded PostgreSQL this process has joined or started; None with DATABASE_URL.
-EMBEDDED_DATABASE: EmbeddedServer | None = None if env.DATABASE_URL else ensure_running(env.DATA_DIR)
+#: The embedded PostgreSQL this process has joined or started; None with DATABASE_URL, and where there is none.
+EMBEDDED_DATABASE: EmbeddedServer | None = None
 
-DATABASES: dict[str, dict[str, Any]] = {
-    "default": (
-        embedded_database_settings(EMBEDDED_DATABASE)
-        if EMBEDDED_DATABASE is not None
-        else database_settings(env.DATABASE_URL or "")
-    )
-}
+DATABASES: dict[str, dict[str, Any]] = {}
+if env.DATABASE_URL:
+    DATABASES["default"] = database_settings(env.DATABASE_URL)
+elif commandline.purpose is Purpose.HELP:
+    DATABASES["default"] = AbsentDatabase("Help uses no database.")
+elif commandline.purpose is Purpose.COMMAND and (problem := missing_package()):
+    DATABASES["default"] = AbsentDatabase(problem)
+else:
+    EMBEDDED_DATABASE = ensure_running(env.DATA_DIR)
+    DATABASES["default"] = embedded_database_settings(EMBEDDED_DATABASE)
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 INSTALLED_APPS = [

@@ -20,7 +20,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -56,11 +56,15 @@ class InvalidMessage(BrokerError, ValueError):
     """A message cannot be stored as it is; the text says why."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message for `publish_many` that carries more than a body; the fields are the arguments of `publish`."""
+    """A message for `publish_many` that has more than a body: `Outgoing(b"…", headers={…}, delay=5)`.
+
+    The arguments are those of `publish`.
+    """
 
     body: bytes | bytearray | memoryview
+    _: KW_ONLY
     headers: Mapping[str, Any] | None = None
     delay: Seconds | None = None
     ttl: Seconds | None = None
@@ -111,7 +115,9 @@ def publish(
 def publish_many(
     address: str, messages: Iterable[Outgoing | bytes | bytearray | memoryview], *, using: str = DEFAULT_DB_ALIAS
 ) -> list[int | None]:
-    """Publish several messages to one address, in order, all or none: bodies, or `Outgoing` for those that need more.
+    """Publish several messages to one address, in order, all or none: bodies, or `Outgoing` for those that need more::
+
+        publish_many("orders", [b"order 7", Outgoing(b"order 8", headers={"by": "the shop"}, delay=60)])
 
     Returns and raises what `publish` does, with one id a message. One statement stores thousands, and nodes are told
     once for each: much cheaper than as many calls of `publish`.
@@ -119,7 +125,7 @@ def publish_many(
     kind, name = parse_address(address)
     if not may_reach(Protocol.DJANGO, Operation.PUBLISH, kind, name):
         raise InvalidAddress(address, SYSTEMS)
-    rows = [_row(message if isinstance(message, Outgoing) else Outgoing(body=message)) for message in messages]
+    rows = [_row(one if isinstance(one, Outgoing) else Outgoing(one)) for one in _several(messages)]
     exact = not connections[using].in_atomic_block
     steps = list(statement_parts(rows, lambda row: len(row[0])))
     ids: list[int | None] = []
@@ -140,6 +146,19 @@ def publish_many(
     if error is not None:
         raise error
     return ids
+
+
+def _several(messages: object) -> Iterable[Any]:
+    """The messages of a list. Raises TypeError for what is one message, or no list of them: a dictionary would be its
+    keys, and bytes numbers."""
+    if isinstance(messages, Outgoing | str | bytes | bytearray | memoryview | Mapping):
+        raise TypeError(
+            f"publish_many takes a list of bodies or Outgoing, not {type(messages).__name__}; for one message there is "
+            "publish"
+        )
+    if not isinstance(messages, Iterable):
+        raise TypeError(f"publish_many takes a list of bodies or Outgoing, not {type(messages).__name__}")
+    return messages
 
 
 def _store(

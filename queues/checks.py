@@ -34,7 +34,8 @@ def check_database_engine(app_configs: Apps, **kwargs: Any) -> Iterator[CheckMes
     if (vendor := connections[DEFAULT_DB_ALIAS].vendor) != "postgresql":
         yield Error(
             f"The database is {vendor}; Fivewire keeps its messages in PostgreSQL.",
-            hint="Set DATABASE_URL to a postgresql:// address, or leave it unset for the embedded server.",
+            hint='Give DATABASES["default"] the ENGINE "django.db.backends.postgresql", and NAME, USER, PASSWORD and '
+            f"HOST of a PostgreSQL {OLDEST_SERVER // 10000} or later.",
             id="fivewire.E001",
         )
 
@@ -128,4 +129,5 @@ def check_secret_key(app_configs: Apps, **kwargs: Any) -> Iterator[CheckMessage]
 @register(Tags.compatibility)
 def check_settings(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
     """fivewire.E004: every setting of the app has a value that fits."""
-    return [Error(problem, hint="docs/settings.md lists the settings.", id="fivewire.E004") for problem in problems()]
+    hint = "The page of settings lists them; an installation prints it by `fivewire settingsdoc`."
+    return [Error(problem, hint=hint, id="fivewire.E004") for problem in problems()]

@@ -125,6 +125,11 @@ class Options:
                 values[option.name] = option.value(text, values)
             except ValueError:
                 problems.append(f"{option.name}={_shown(text)}: it must be {option.expected}.")
+            except KeyError:  # its default depends on an option that is wrong, which is said
+                if not problems:
+                    raise
+            except OSError as error:  # of a default that is kept in a file
+                problems.append(f"{option.name} is not set, and its default can be neither read nor kept: {error}.")
         if problems:
             raise InvalidEnvironment(problems)
         self = cls(values)

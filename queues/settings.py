@@ -174,8 +174,12 @@ class RetentionSettings(Options):
 
     BROKER_ARCHIVE_DAYS = days(30, "Days that finished messages stay in the archive.", minimum=1)
     BROKER_IDLE_SUBSCRIPTION_DAYS = days(
-        0, "Days after which a subscription without a consumer is dropped with its backlog; 0 means never."
+        30, "Days without a poll after which a BlipMQ subscription ends with its messages; 0 means never."
     )
+    BROKER_IDLE_SUBSCRIPTION_NOTICE_DAYS = days(
+        7, "Days for which the log and the admin tell that before, of `BROKER_IDLE_SUBSCRIPTION_DAYS` half at most. A "
+        "poll within them keeps the subscription."
+    )  # fmt: skip
     BROKER_ETL_RUN_DAYS = days(90, "Days that ETL runs which have ended stay in the admin, with their logs.", minimum=1)
     BROKER_BULK_OPERATION_DAYS = days(
         30, "Days that bulk operations which have ended stay in the admin; of more than 10,000 the newest do.",

@@ -18,6 +18,7 @@ from psycopg.errors import LockNotAvailable
 
 from queues.database import connection_parameters
 from queues.engine.cluster import reaper
+from queues.engine.cluster.periodic import notice_days, told_idle
 from queues.engine.database import connect
 from queues.engine.health import Health
 from queues.engine.statements import ALL
@@ -48,8 +49,11 @@ def keep_archive(using: str = DEFAULT_DB_ALIAS) -> None:
                 raise
             logger.info("the archive is being read: its partitions are made and dropped later")
     _drop("drop_old_log_lines", days, LINES, using)
-    if settings.BROKER_IDLE_SUBSCRIPTION_DAYS:
-        _drop("drop_idle_subscriptions", settings.BROKER_IDLE_SUBSCRIPTION_DAYS, 1, using)
+    if idle := settings.BROKER_IDLE_SUBSCRIPTION_DAYS:
+        notice = notice_days(idle, settings.BROKER_IDLE_SUBSCRIPTION_NOTICE_DAYS)
+        if (rows := query("warn_idle_subscriptions", using, days=idle, notice=notice)) and notice:
+            logger.warning("%s", told_idle(idle, rows))
+        _drop("drop_idle_subscriptions", idle, 1, using)
 
 
 def _drop(name: str, days: int, limit: int, using: str) -> None:

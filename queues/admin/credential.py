@@ -17,26 +17,36 @@ from queues.admin.recorded import RecordedAdmin, object_page, render_page, row_a
 from queues.models import ApiKey
 from queues.operations import keys
 
-SCOPES = ("protocols", "publish", "consume", "manage")
+SCOPES = keys.SCOPES
 #: The fields of a key beside its scopes.
 KNOWN = ("last_login", "created_at", "revoked_at", "old_until")
 #: The attribute of a row that was just made that has the key itself.
 SHOWN_ONCE = "shown_once"
-PATTERNS = "Globs over names of queues and topics, with commas between them; * is everything."
+PATTERNS = "Globs over names of queues and topics, with commas between them. Empty: nothing; *: everything."
 
 
 class ApiKeyForm(ModelForm):
     """The scopes of a key."""
 
     protocols = forms.MultipleChoiceField(
-        choices=[(name, name) for name in keys.PROTOCOLS], widget=forms.CheckboxSelectMultiple, required=False,
-        help_text="None: all of them.",
+        choices=[(name, name) for name in keys.PROTOCOLS], widget=forms.CheckboxSelectMultiple,
+        error_messages={"required": "Choose the protocols that it is good for."},
     )  # fmt: skip
 
     class Meta:
         model = ApiKey
         fields = ("name", *SCOPES)
         help_texts = dict.fromkeys(("publish", "consume", "manage"), PATTERNS)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.pk is not None and not self.instance.protocols:
+            self.initial["protocols"] = list(keys.PROTOCOLS)
+
+    def clean_protocols(self) -> list[str]:
+        """The chosen ones; all of them are stored as none, which means any."""
+        chosen: list[str] = self.cleaned_data["protocols"]
+        return [] if set(chosen) == set(keys.PROTOCOLS) else chosen
 
 
 class NewApiKeyForm(ApiKeyForm):
@@ -92,9 +102,6 @@ class ApiKeyAdmin(RecordedAdmin):
             return []
         fixed = ["name", "begins", *KNOWN]
         return [*fixed, *SCOPES] if obj.revoked_at else fixed
-
-    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        return {"publish": ["*"], "consume": ["*"], **super().get_changeform_initial_data(request)}
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False

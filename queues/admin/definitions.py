@@ -14,7 +14,13 @@ from django.utils import timezone
 
 from queues.admin.generic import ModelAdmin
 from queues.admin.recorded import demand, operator, render_page
-from queues.operations.definitions import InvalidDefinitions, export_definitions, import_definitions
+from queues.operations.definitions import (
+    InvalidDefinitions,
+    decode_definitions,
+    export_definitions,
+    import_definitions,
+    parse_definitions,
+)
 
 #: The permissions to see definitions, and to change each section of them.
 VIEWED = ("view_queue", "view_route", "view_periodicjob", "view_apikey")
@@ -54,10 +60,10 @@ def import_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     demand(may_import(request))
     context: dict[str, Any] = {"text": "", "changes": None}
     if request.method == "POST":
-        text = _given(request)
-        context |= {"text": text}
         try:
-            given = _parsed(text)
+            text = _given(request)
+            context |= {"text": text}
+            given = parse_definitions(text)
             _check_rights(request, given)
             apply = "apply" in request.POST
             context["changes"] = import_definitions(given, operator(request), dry_run=not apply)
@@ -72,19 +78,13 @@ def import_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
 
 
 def _given(request: HttpRequest) -> str:
+    """The text of the form or its file. Raises InvalidDefinitions."""
     file = request.FILES.get("file")
-    if file is None:
-        return request.POST.get("text", "")
-    return bytes(file.read(LARGEST + 1)).decode("utf-8", "replace")
-
-
-def _parsed(text: str) -> object:
-    if len(text.encode(errors="replace")) > LARGEST:
+    text = request.POST.get("text", "")
+    data = text.encode(errors="surrogatepass") if file is None else bytes(file.read(LARGEST + 1))
+    if len(data) > LARGEST:
         raise InvalidDefinitions(f"They have more than {LARGEST >> 20} MiB; use manage.py definitions import.")
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidDefinitions(f"It is no JSON: {error}") from error
+    return text if file is None else decode_definitions(data)
 
 
 def _check_rights(request: HttpRequest, given: object) -> None:

@@ -120,6 +120,8 @@ def _links(problem: Problem, may_end: bool) -> list[tuple[str, str]]:
         address = reverse("admin:end_backend", args=[problem.holder.name])
         return [("End the session", f"{address}?{urlencode({'started': problem.holder.started})}")] * may_end
     links = [("Dead letters", find_address(problem.queue, "dead"))] if problem.queue else []
+    if problem.kind == "idle":
+        links.append(("Subscriptions", f"{reverse('admin:queues_subscription_changelist')}?ends_at__isempty=0"))
     if problem.kind in PAGES and problem.id is not None:
         words, page = PAGES[problem.kind]
         links.append((words, reverse(f"admin:queues_{page}", args=[problem.id])))

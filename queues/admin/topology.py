@@ -27,14 +27,16 @@ from queues.operations.route_traffic import RouteTraffic, read_traffic
 class SubscriptionAdmin(CountedRows, FixedAdmin):
     list_display = (
         "id", "topic_text", "qos", "queue_link", "ready", "leased", "dead", "carried", "owner", "created_at", "used_at",
+        "ends_at",
     )  # fmt: skip
+    list_filter = (("ends_at", admin.EmptyFieldListFilter),)
     related = ("owner", "queue")
     pages = {"topics": "topics/"}
     topics_view = flows.topics_view
     change_list_template = "admin/queues/subscription_change_list.html"
     search_fields = ("topic",)
     search_help_text = "The exact topic"
-    fields = ("id", "topic_text", "qos", "queue", "owner", "created_at", "used_at")
+    fields = ("id", "topic_text", "qos", "queue", "owner", "created_at", "used_at", "ends_at")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Subscription], search_term: str

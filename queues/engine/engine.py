@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from uuid import uuid4
 from weakref import WeakSet
 
 import psycopg
@@ -63,6 +64,7 @@ class Engine:
         self.counts = counts = Counts()
         self.health = health = Health()
         self._node = node = LocalNode(options.turn)
+        self._id = uuid4()
         clock = ServerClock()
         self.connections = connections = Connections(options)
         self.grants = Grants(options, health, connections)
@@ -312,7 +314,7 @@ class Engine:
         self.connections.forget_former()
         await self.timeline.check(requests)
         self._node.trust_from(now())
-        self._node.begin(*await membership.register(self.connections["liveness"], self.options))
+        self._node.begin(*await membership.register(self.connections["liveness"], self.options, self._id))
         await self.connections["listener"].execute(f"listen {CHANNEL}".encode())
         self.routing.forget()
         self.grants.look()

@@ -48,6 +48,8 @@ class EngineOptions:
     transient_forward_bytes: int = _set_by("BROKER_BLIPMQ_QOS0_FORWARD_BYTES", 5600)
     archive_days: int = _set_by("BROKER_ARCHIVE_DAYS", 30)
     idle_subscription_days: int = _set_by("BROKER_IDLE_SUBSCRIPTION_DAYS", 0)
+    #: Days for which the end of an idle subscription is told before.
+    idle_subscription_notice: int = _set_by("BROKER_IDLE_SUBSCRIPTION_NOTICE_DAYS", 0)
     #: Whether this process serves mailboxes; most letters out to one of them; whether any key may take a free name and
     #: acknowledge any letter; whether letters are recorded in the audit chain; seconds in which an id counts as seen.
     mailboxes: bool = False

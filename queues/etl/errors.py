@@ -28,7 +28,7 @@ class DatabaseAway(EtlError):
 
 
 class NoTcp(EtlError):
-    """Spark reaches the database over TCP only; DATABASE_URL must name a host."""
+    """Spark reaches the database over TCP only; DATABASE_URL, or HOST in DATABASES, must name a host."""
 
 
 class NoJava(EtlError):

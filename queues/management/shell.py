@@ -113,7 +113,7 @@ def secret_from(path: str) -> str:
         text = sys.stdin.readline() if path == "-" else Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"{path} cannot be read: {error}", returncode=USAGE) from error
-    secret = text.strip("\r\n")
+    secret = text.removeprefix("\ufeff").strip("\r\n")  # editors write byte order marks
     if not secret:
         raise CommandError(f"There is no secret in {'standard input' if path == '-' else path}.", returncode=USAGE)
     return secret

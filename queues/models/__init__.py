@@ -22,7 +22,7 @@ from queues.models.exchange import ExchangeType, KombuBinding, TemporaryQueue
 from queues.models.joblog import JobLogLine
 from queues.models.mailbox import Mailbox, SeenLetter
 from queues.models.message import Content, Message, State
-from queues.models.node import Consumer, Interest, Node
+from queues.models.node import Consumer, DeadNode, Interest, Node
 from queues.models.periodic import PeriodicJob
 from queues.models.queue import Overflow, Queue, QueueCount, QueueKind, QueueTally, Retention
 from queues.models.sample import QueueSample, SampleMark

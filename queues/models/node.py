@@ -18,6 +18,7 @@ class Node(models.Model):
     pid = models.IntegerField()
     started_at = models.DateTimeField(db_default=Now())
     first_message_id = models.BigIntegerField(help_text="Every message this node inserted has a greater id.")
+    engine = models.UUIDField(null=True, help_text="Its engine, which is another node after each reconnect.")
 
     class Meta:
         ordering = ("id",)
@@ -25,6 +26,24 @@ class Node(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.host}:{self.pid})"
+
+
+class DeadNode(models.Model):
+    """A node that others had to bury: its process or connection ended without leaving. Rows are kept for a day."""
+
+    id = models.IntegerField(primary_key=True, help_text="As the node's.")
+    name = models.CharField(max_length=255)
+    host = models.CharField(max_length=255)
+    pid = models.IntegerField()
+    started_at = models.DateTimeField()
+    died_at = models.DateTimeField(db_default=Now())
+    engine = models.UUIDField(null=True)
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.host}:{self.pid}), dead since {self.died_at:%Y-%m-%d %H:%M:%S}"
 
 
 class Interest(models.Model):

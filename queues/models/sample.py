@@ -24,6 +24,7 @@ class QueueSample(models.Model):
     peak = models.BigIntegerField(help_text="The most messages that any of its minutes ended with, dead letters aside.")
     published = models.BigIntegerField(help_text="Messages stored in the period.")
     settled = models.BigIntegerField(help_text="Messages that left for good in the period.")
+    completed = models.BigIntegerField(db_default=0, help_text="Of those, messages that consumers acknowledged.")
     died = models.BigIntegerField(help_text="Messages that became dead letters and were still there.")
     last_node = models.BigIntegerField(null=True, help_text="The last node's id; only for all queues.")
     database_bytes = models.BigIntegerField(null=True, help_text="The size of the database; only for all queues.")
@@ -49,6 +50,7 @@ class SampleMark(models.Model):
     dead = models.BigIntegerField()
     published = models.BigIntegerField()
     settled = models.BigIntegerField()
+    completed = models.BigIntegerField(null=True, help_text="Null until the first sample that knows it.")
 
     def __str__(self) -> str:
         return f"queue {self.queue} at {self.at:%Y-%m-%d %H:%M:%S}"

@@ -42,6 +42,9 @@ class Subscription(models.Model):
     next_tag = models.BigIntegerField(default=1, db_default=1, help_text="Delivery tags below this one are used.")
     created_at = models.DateTimeField(db_default=Now())
     used_at = models.DateTimeField(db_default=Now(), help_text="Last polled, to the minute.")
+    ends_at = models.DateTimeField(
+        "ends", null=True, editable=False, help_text="Then it ends with its messages, unless it is polled before."
+    )
 
     class Meta:
         ordering = ("id",)

@@ -6,6 +6,7 @@ definitions do not name stays as it is. To bring the same definitions in again c
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,6 +31,8 @@ M = TypeVar("M", Queue, PeriodicJob, ApiKey)
 
 #: The form of the object; definitions of another version are refused.
 VERSION = 1
+#: Before the text in files of some editors, and in what is copied from them.
+BYTE_ORDER_MARK = "\ufeff"
 
 KEY_FIELDS = ("protocols", "publish", "consume", "manage")
 JOB_FIELDS = tuple(field for field in PERIODIC_FIELDS if field != "name")
@@ -46,6 +49,23 @@ class Change:
     action: str
     id: str
     detail: str = ""
+
+
+def decode_definitions(data: bytes) -> str:
+    """The text of a file of definitions: UTF-8, UTF-16 or UTF-32, with a byte order mark or without. Raises
+    InvalidDefinitions."""
+    try:
+        return data.decode(json.detect_encoding(data))
+    except UnicodeDecodeError as error:
+        raise InvalidDefinitions(f"It is no JSON, which is UTF-8, UTF-16 or UTF-32: {error}.") from error
+
+
+def parse_definitions(text: str) -> object:
+    """The value of a text of definitions. Raises InvalidDefinitions."""
+    try:
+        return json.loads(text.removeprefix(BYTE_ORDER_MARK))
+    except (ValueError, RecursionError) as error:
+        raise InvalidDefinitions(f"It is no JSON: {error}.") from error
 
 
 def export_definitions(using: str = DEFAULT_DB_ALIAS) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 from django.db import IntegrityError, transaction
@@ -15,6 +15,8 @@ from queues.errors import BrokerError
 from queues.models import ApiKey
 from queues.settings import settings
 
+#: The fields of a key that say what it may do.
+SCOPES = ("protocols", "publish", "consume", "manage")
 PROTOCOLS = ("blipmq", "overhop", "peerbus", "sspq", "hydra", "http")
 HINT = 4
 #: Characters under which a key that was given is called weak.
@@ -65,8 +67,7 @@ def create_key(
     protocol or pattern that cannot be.
     """
     row, text = new_key(name, key)
-    row.protocols = known_protocols(protocols)
-    row.publish, row.consume, row.manage = map(valid_patterns, (publish, consume, manage))
+    _grant(row, {"protocols": protocols, "publish": publish, "consume": consume, "manage": manage})
     try:
         with transaction.atomic():
             row.save(force_insert=True)
@@ -91,6 +92,23 @@ def _value(given: str | None) -> str:
     if given == "":
         raise InvalidKey("A key must not be empty.")
     return secrets.token_urlsafe(32) if given is None else given
+
+
+def grant_key(name: str, **scopes: Iterable[str]) -> ApiKey:
+    """Give a key other `SCOPES`, those that are named. Raises ApiKey.DoesNotExist, or InvalidKey for a key that is
+    revoked or a scope that cannot be."""
+    with transaction.atomic():
+        row = ApiKey.objects.select_for_update().get(name=name)
+        if row.revoked_at is not None:
+            raise InvalidKey(f"The key {name!r} is revoked.")
+        _grant(row, scopes)
+        row.save(update_fields=list(scopes))
+    return row
+
+
+def _grant(row: ApiKey, scopes: Mapping[str, Iterable[str]]) -> None:
+    for name, given in scopes.items():
+        setattr(row, name, (known_protocols if name == "protocols" else valid_patterns)(given))
 
 
 def list_keys() -> list[ApiKey]:

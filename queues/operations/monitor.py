@@ -70,7 +70,10 @@ class StateReader:
             state = replace(
                 state,
                 oldest=_oldest(overview, using),
-                records=query_within("state_records", using, LIMIT, minutes=LATE, most=MOST_RECORDS),
+                records=query_within(
+                    "state_records", using, LIMIT, minutes=LATE, most=MOST_RECORDS,
+                    idle=settings.BROKER_IDLE_SUBSCRIPTION_DAYS,
+                ),
                 disk=database_disk(using),
             )
         now = time.time()

@@ -73,9 +73,8 @@ class Overview:
     standbys: int = 0
     #: Seconds that the slowest standby is behind; None: there is none, or the site may not know.
     lag: float | None = None
-    #: The id of the last node, and how many of those that live began in the last minutes.
-    last_node: int = 0
-    new_nodes: int = 0
+    #: Names of nodes that began in the last minutes and died, the last one first.
+    died: Sequence[str] = ()
     holders: list[HorizonHolder] = field(default_factory=list)
     #: The Unix time of the last sample; None: there is none yet.
     sampled_at: float | None = None
@@ -111,8 +110,8 @@ def take_overview(
     With a `limit`, raises django.db.OperationalError when one of them takes more milliseconds.
     """
     [figures] = query_within("state_broker", using, limit, minutes=NEW_NODES, seconds=HELD_SECONDS, xids=HELD_XIDS)
-    nodes, workers, peers, clients, connections, commits, standbys, lag, last_node, new_nodes, holders = figures[:11]
-    sampled_at, since, known = figures[11:]
+    nodes, workers, peers, clients, connections, commits, standbys, lag, died, holders = figures[:10]
+    sampled_at, since, known = figures[10:]
     at = timezone.now()
     if before is not None and (at - before.at).total_seconds() > STALE:
         before = None
@@ -126,7 +125,7 @@ def take_overview(
     return Overview(
         at, nodes, workers, connections, queues, peers, commits,
         None if before is None or passed is None else max(commits - before.commits, 0) / passed,
-        standbys, lag, last_node, new_nodes, [HorizonHolder(**holder) for holder in holders], sampled_at, clients,
+        standbys, lag, died, [HorizonHolder(**holder) for holder in holders], sampled_at, clients,
         since, known,
     )  # fmt: skip
 

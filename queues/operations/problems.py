@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from django.apps import apps
+
 from queues.models import QueueKind
 from queues.operations.overview import NEW_NODES, QueueState
 from queues.operations.state import BrokerState, Problem, Trend
@@ -17,19 +19,21 @@ MOST = 5
 GROWN, GROWTH, SAMPLES = 100, 1.2, 3
 #: Seconds for which the first message waits before a queue without a consumer is worth a word.
 WAITS = 30.0
-#: Nodes that began and ended within the last minutes before they are said to restart.
+#: Nodes that began within the last minutes and died before it is worth a word.
 RESTARTS = 2
 #: A disk is full soon: hours left, and the part of it that is free. A database grows fast: bytes, and part, an hour.
 HOURS_LEFT, FREE_LEFT = 24.0, 0.1
 FAST_BYTES, FAST_PART = 1 << 30, 0.1
 GIB = 1 << 30
+#: Applications that hold a transaction open because they have to.
+BACKUPS = ("pg_dump", "pg_dumpall", "pg_basebackup")
 NO_TREND = Trend()
 
 
 def find_problems(state: BrokerState) -> list[Problem]:
     """All problems, the worst first."""
     finders: Sequence[Callable[[BrokerState], Iterable[Problem]]] = (
-        _unready, _chains, _disk, _holders, _nodes, _standbys, _deserted, _growing, _dead_letters, _etl, _paused,
+        _unready, _chains, _disk, _holders, _nodes, _standbys, _deserted, _growing, _dead_letters, _etl, _paused, _idle,
     )  # fmt: skip
     return [problem for find in finders for problem in _shortened(list(find(state)))]
 
@@ -48,7 +52,9 @@ def _unready(state: BrokerState) -> Iterator[Problem]:
     for n, note in enumerate(state.notes):
         yield Problem("note", note, "Look at the audit chain “operators” for when and where.", n)
     if not state.overview.nodes:
-        yield Problem("nodes", "No node of the broker runs.", "Start one: manage.py runwire.")
+        here = apps.is_installed("wire")
+        node = "manage.py runwire" if here else "a Celery worker of this project, or fivewire runwire"
+        yield Problem("nodes", "No node of the broker runs.", f"Start one: {node}.")
 
 
 def _chains(state: BrokerState) -> Iterator[Problem]:
@@ -83,9 +89,12 @@ def _holders(state: BrokerState) -> Iterator[Problem]:
             age = "a minute" if minutes <= 1 else f"{minutes} minutes"
         if holder.kind == "backend":
             who = f"{holder.application or 'a session'} of {holder.user or 'an unknown user'}, pid {holder.name}"
+            backup = holder.application in BACKUPS
+            advice = "Have its program commit, or end the session: its transaction is rolled back."
             yield Problem(
                 "holder", f"Vacuum is held back: {who}, has had a transaction open for {age}.",
-                "Have its program commit, or end the session: its transaction is rolled back.", holder=holder,
+                "A backup reads one moment of the database until it ends." if backup else advice, holder=holder,
+                notice=backup,
             )  # fmt: skip
         elif holder.kind == "prepared":
             advice = "COMMIT PREPARED or ROLLBACK PREPARED it."
@@ -98,10 +107,12 @@ def _holders(state: BrokerState) -> Iterator[Problem]:
 
 
 def _nodes(state: BrokerState) -> Iterator[Problem]:
-    restarts = state.restarts
-    if restarts >= RESTARTS:
+    died = state.overview.died
+    if len(died) >= RESTARTS:
+        names = ", ".join(dict.fromkeys(died))
         yield Problem(
-            "restarts", f"Nodes restart: {restarts} that began within {NEW_NODES} minutes are gone again.",
+            "restarts",
+            f"Nodes die: {len(died)} that began within {NEW_NODES} minutes ended without leaving ({names}).",
             "Their logs say why; a process that is killed for want of memory has none.",
         )  # fmt: skip
 
@@ -121,16 +132,16 @@ def _deserted(state: BrokerState) -> Iterator[Problem]:
     for queue in _of_producers(state):
         if queue.nodes or queue.paused or queue.out_rate or state.oldest.get(queue.id, 0.0) < WAITS:
             continue
-        if state.trends.get(queue.id, NO_TREND).settled:
+        if state.trends.get(queue.id, NO_TREND).completed:
             yield Problem(
-                "deserted", f"{queue.name} has lost its consumers: messages wait that were consumed within the hour.",
+                "deserted", f"{queue.name} has lost its consumers: messages wait, some were consumed within the hour.",
                 "Start them again, and see in their logs why they went.", queue.id,
             )  # fmt: skip
 
 
 def _growing(state: BrokerState) -> Iterator[Problem]:
     for queue in _of_producers(state):
-        if queue.counts.ready < GROWN:
+        if queue.paused or queue.counts.ready < GROWN:
             continue
         trend = state.trends.get(queue.id, NO_TREND)
         first, last = trend.first_ready, trend.last_ready
@@ -162,6 +173,16 @@ def _etl(state: BrokerState) -> Iterator[Problem]:
             )  # fmt: skip
         elif kind == "run":
             yield Problem("run", f"The last ETL run {name}: {text or 'its log says why'}", "Its page has the log.", id)
+
+
+def _idle(state: BrokerState) -> Iterator[Problem]:
+    for kind, count, _, ends in state.records:
+        if kind == "idle":
+            what = "A subscription that nobody polls ends with its messages"
+            if count > 1:
+                what = f"{count:,} subscriptions that nobody polls end with their messages, the first of them"
+            advice = "Poll those that are wanted, and delete the others."
+            yield Problem("idle", f"{what} at {ends}.", advice, notice=True)
 
 
 def _paused(state: BrokerState) -> Iterator[Problem]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from queues.operations.overview import NEW_NODES, HorizonHolder, Overview
+from queues.operations.overview import HorizonHolder, Overview
 from queues.samples import SPANS, TimeSeries
 
 
 class Trend(NamedTuple):
     """A queue's trend in the last hour's samples; of its last minutes the samples, depths and messages in and out."""
 
-    settled: int = 0
+    completed: int = 0
     died: int = 0
     samples: int = 0
     first_ready: int = 0
@@ -89,9 +89,3 @@ class BrokerState:
             return 0.0
         (begin, first), (end, last) = known[0], known[-1]
         return max(0.0, last - first) * 3600.0 / ((end - begin) * SPANS["hour"].width)
-
-    @property
-    def restarts(self) -> int:
-        """Nodes that began within the last minutes and are gone."""
-        ids = [] if self.series is None else [id for id in self.series.last_node[:-NEW_NODES] if id is not None]
-        return max(self.overview.last_node - int(ids[-1]) - self.overview.new_nodes, 0) if ids else 0

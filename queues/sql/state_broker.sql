@@ -1,5 +1,6 @@
 -- One row: nodes, workers, peers that are connected; connections of clients, and of the database; its commits so far;
--- standbys and the longest lag of one in seconds; the last node's id and how many live nodes began within `minutes`;
+-- standbys and the longest lag of one in seconds; the names of nodes that began within `minutes` and
+-- died, but for those whose engine lives as another node;
 -- what holds back vacuum for longer than so many seconds or transactions, as JSON; the time of the last sample; the
 -- oldest transaction that is under way, and what differs once queues or nodes' interests in them come or go: how many
 -- there are, the last interest. By these two the next look at the queues reads those that have changed.
@@ -10,8 +11,11 @@ select (select count(*) from queues_node), (select count(*) from queues_worker),
     (select xact_commit from pg_stat_database where datname = current_database()),
     (select count(*) from pg_stat_replication),
     (select extract(epoch from max(replay_lag))::float8 from pg_stat_replication),
-    coalesce(pg_sequence_last_value('queues_node_id_seq'), 0),
-    (select count(*) from queues_node where started_at > now() - make_interval(mins => %(minutes)s)),
+    array(
+        select name from queues_deadnode d where started_at > now() - make_interval(mins => %(minutes)s)
+            and not exists (select from queues_node n where n.engine = d.engine)
+        order by died_at desc
+    ),
     (select coalesce(json_agg(h order by h.xids desc), '[]') from (
         select 'backend' as kind, pid::text as name, extract(epoch from backend_start)::text as started,
             coalesce(usename, '') as user, application_name as application, left(query, 300) as query,

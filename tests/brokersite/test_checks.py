@@ -15,9 +15,9 @@ def test_a_generated_secret_is_warned_of_before_deployment_where_the_database_ma
 ) -> None:
     settings.DATA_DIR = tmp_path
     (tmp_path / "secret_key").write_text(settings.SECRET_KEY + "\n")
-    settings.EMBEDDED_DATABASE = object()
+    settings.DATABASE_URL = None
     assert ids(run_checks(include_deployment_checks=True)) == []
-    settings.EMBEDDED_DATABASE = None
+    settings.DATABASE_URL = "postgresql://localhost/one"
     assert ids(run_checks()) == []
     assert ids(run_checks(include_deployment_checks=True)) == ["fivewire.W002"]
     (tmp_path / "secret_key").write_text("another")

@@ -91,6 +91,12 @@ def test_every_wrong_value_is_named_at_once(tmp_path: Path) -> None:
     assert [problem.split("=")[0] for problem in caught.value.problems] == ["DEBUG", "BROKER_PREFETCH"]
 
 
+def test_a_wrong_data_dir_is_named_alone_though_other_defaults_lie_in_it() -> None:
+    with pytest.raises(InvalidEnvironment) as refused:
+        Environment.read({"DATA_DIR": "/dev/null"})
+    assert [problem.partition("=")[0] for problem in refused.value.problems] == ["DATA_DIR"]
+
+
 def test_the_password_of_a_refused_url_is_not_shown(tmp_path: Path) -> None:
     with pytest.raises(InvalidEnvironment) as caught:
         read(tmp_path, DATABASE_URL="mysql://me:hunter2@h/n")

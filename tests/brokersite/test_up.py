@@ -11,13 +11,16 @@ import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
+import psycopg
 import pytest
 
 from brokersite import embedded
+from brokersite.embedded import EmbeddedServer
 from brokersite.environment import CHECKOUT
-from brokersite.management.commands.up import Command
+from brokersite.management.commands.up import Command, _other_clients
 from tests.brokersite.processes import Ports, Up
 from tests.process import has_ended
 from tests.waiting import wait_until
@@ -115,12 +118,27 @@ def test_a_second_up_prints_the_same_key_and_where_the_password_lies(start: Star
     assert value(second, "log in") == f"user admin, password in {data_dir / 'admin_password'}"
 
 
-def test_a_taken_port_is_named_before_anything_starts(start: StartUp, ports: Ports) -> None:
-    with socket.create_server(("127.0.0.1", ports["sspq"])):
-        up = start()
-        up.read_until(f"127.0.0.1:{ports['sspq']} cannot be listened on: Address already in use")
+def test_taken_ports_are_named_with_their_options_before_anything_is_made(ports: Ports, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", ports["sspq"])), socket.create_server(("127.0.0.1", ports["http"])):
+        up = Up([sys.executable, "manage.py"], CHECKOUT, ports, DATA_DIR=str(tmp_path / "data"))
         assert up.wait() == 1
-    assert "ready" not in up.lines
+    refused = "manage.py: 127.0.0.1:{} cannot be listened on: Address already in use. Another one is given by "
+    assert up.lines == [
+        refused.format(ports["http"]) + "--http HOST:PORT.", refused.format(ports["sspq"]) + "--sspq HOST:PORT, or off."
+    ]  # fmt: skip
+    assert not (tmp_path / "data").exists()
+
+
+def test_who_keeps_postgresql_running_is_named_and_how_it_is_stopped(database_url: str, settings: Any) -> None:
+    settings.EMBEDDED_DATABASE = EmbeddedServer("127.0.0.1", 1, "", "", "", None, started=False)
+    said = io.StringIO()
+    with psycopg.connect(database_url, application_name="night shift") as others:
+        on_the_server = others.info.backend_pid
+        Command(stdout=said)._leave_database()
+        named = _other_clients()
+    assert "PostgreSQL goes on for" in said.getvalue()
+    assert said.getvalue().endswith(". `make stop` stops it.\n")
+    assert named[-1] in (f"night shift (process {os.getpid()})", f"night shift (process {on_the_server} of the server)")
 
 
 @pytest.mark.long

@@ -135,7 +135,7 @@ def an_evening(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Itera
 def sample(queue: int, at: datetime, published: int, ready: int, died: int = 0) -> None:
     QueueSample.objects.create(
         queue=queue, at=at, seconds=60, ready=ready, leased=0, delayed=0, dead=0, peak=ready, published=published,
-        settled=published, died=died, last_node=1 if queue == 0 else None,
+        settled=published, completed=published, died=died, last_node=1 if queue == 0 else None,
         database_bytes=1 << 28 if queue == 0 else None,
     )  # fmt: skip
 
@@ -180,6 +180,9 @@ def makes_a_queue_a_key_and_a_route(night: Night) -> None:
     night.open()
     night.click("#models a.addlink[href$='/apikey/add/']")
     night.type("name", "shop")
+    night.click("[name=protocols][value=blipmq]")
+    night.type("publish", "*")
+    night.type("consume", "*")
     night.click("[name=_save]")
     night.key = until(night.browser, lambda page: page.find_element(By.ID, "new-key").text)
     night.open()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from django.db import connection, connections, transaction
 from django.utils import timezone
 
+from brokersite.environment import CHECKOUT
 from queues.api import (
     InvalidAddress,
     InvalidMessage,
@@ -74,6 +76,45 @@ def test_messages_keep_the_order_in_which_they_were_published() -> None:
     ids += publish_many("orders", [b"%d" % n for n in range(5, 10)])
     assert list(Message.objects.values_list("id", flat=True)) == ids
     assert [bytes(message.payload) for message in Message.objects.all()] == [b"%d" % n for n in range(10)]
+
+
+def test_the_pages_example_of_publish_many_runs() -> None:
+    page = (CHECKOUT / "docs" / "django.md").read_text()
+    [example] = re.findall(r"^```python\n(from queues.api import Outgoing.*?)^```", page, re.MULTILINE | re.DOTALL)
+    make_queue()
+    exec(compile(example, "docs/django.md", "exec"), {})
+    plain, detailed = Message.objects.order_by("id")
+    assert (bytes(plain.payload), plain.state) == (b"order 8", State.READY)
+    assert (bytes(detailed.payload), detailed.state) == (b"order 9", State.DELAYED)
+    assert detailed.headers == {"by": "the shop"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        (b"one", "publish_many takes a list of bodies or Outgoing, not bytes; for one message there is publish"),
+        ("one", "publish_many takes a list of bodies or Outgoing, not str"),
+        (Outgoing(b"one"), "publish_many takes a list of bodies or Outgoing, not Outgoing"),
+        ({"body": b"one"}, "publish_many takes a list of bodies or Outgoing, not dict"),
+        (7, "publish_many takes a list of bodies or Outgoing, not int"),
+        (None, "publish_many takes a list of bodies or Outgoing, not NoneType"),
+        ([b"one", "two"], "a message's body is bytes, not str; encode it"),
+        ([{"body": b"one"}], "a message's body is bytes, not dict"),
+        ([(b"one", {"a": 1})], "a message's body is bytes, not tuple"),
+        ([Outgoing(b"one", headers=[("a", 1)])], "a message's headers are a dict"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_no_list_of_messages_is_refused_in_words_and_nothing_is_stored(messages: Any, reason: str) -> None:
+    make_queue()
+    with pytest.raises(TypeError, match=f"^{re.escape(reason)}"):
+        publish_many("orders", messages)
+    assert not Message.objects.exists()
+
+
+def test_a_generator_of_messages_is_stored_in_order() -> None:
+    make_queue()
+    publish_many("orders", (b"%d" % n for n in range(3)))
+    assert [bytes(message.payload) for message in Message.objects.order_by("id")] == [b"0", b"1", b"2"]
 
 
 def test_more_messages_than_a_statement_takes_keep_their_order_and_unique_ids() -> None:

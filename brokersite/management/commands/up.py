@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from argparse import ArgumentParser
+from contextlib import suppress
 from typing import Any
 
+import psutil
 import psycopg
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
 from brokersite import bootstrap, embedded
-from brokersite.supervisor import ProcessSupervisor, Program, SupervisorError, refuse_taken
+from brokersite.addresses import add_addresses, given_addresses, refuse_taken_addresses
+from brokersite.environment import IN_CHECKOUT
+from brokersite.supervisor import ProcessSupervisor, Program, SupervisorError
 from queues import extras
 from queues.database import connection_parameters
-from wire.management.serving import LISTENERS, add_listeners, address, address_or_off
+from wire.management.serving import LISTENERS
 from wire.net.address import HostPort
-
-HYDRA = "127.0.0.1:6174"
 
 #: Seconds between two looks whether the embedded PostgreSQL lives.
 DATABASE_POLL = 1.0
+
+#: Connections that are named when PostgreSQL is left running for them.
+MOST_NAMED = 5
 
 
 class Command(BaseCommand):
@@ -35,18 +41,10 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
-            "--http", type=address, default="127.0.0.1:8000", metavar="HOST:PORT",
-            help="the address of the site: admin, health, metrics (default: %(default)s)",
-        )  # fmt: skip
-        add_listeners(parser)
+        add_addresses(parser)
         parser.add_argument(
             "--celery", choices=("on", "off"), default="on",
             help="a Celery worker with the beat, for ETL and periodic upkeep (default: %(default)s)",
-        )  # fmt: skip
-        parser.add_argument(
-            "--hydra", type=address_or_off, default=HYDRA, metavar="HOST:PORT|off",
-            help="the address of the Hydra node (default: %(default)s)",
         )  # fmt: skip
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -55,8 +53,9 @@ class Command(BaseCommand):
         try:
             listeners = {name: options[name] for name in LISTENERS if options[name] is not None}
             hydra = options["hydra"]
-            refuse_taken([options["http"], *listeners.values(), *([hydra] if hydra is not None else [])])
-            self._warn_of_strangers({"site": options["http"], **listeners, **({"hydra": hydra} if hydra else {})})
+            addresses = given_addresses(options)
+            refuse_taken_addresses(addresses)
+            self._warn_of_strangers(addresses)
             bootstrap.migrate()
             admin = bootstrap.ensure_admin(settings.DATA_DIR)
             key = bootstrap.ensure_key(settings.DATA_DIR)
@@ -146,9 +145,12 @@ class Command(BaseCommand):
         if database is None:
             return
         connections.close_all()
-        others = 0 if database.started else _other_clients()
+        others = [] if database.started else _other_clients()
         if others:
-            self._say(f"PostgreSQL goes on for {others} other connections")
+            count = "another connection" if len(others) == 1 else f"{len(others)} other connections"
+            more = ", …" if len(others) > MOST_NAMED else ""
+            stop = "make stop" if IN_CHECKOUT else f"{sys.executable} -m brokersite.embedded stop"
+            self._say(f"PostgreSQL goes on for {count}: {', '.join(others[:MOST_NAMED])}{more}. `{stop}` stops it.")
             return
         try:
             embedded.stop(settings.DATA_DIR)
@@ -181,15 +183,37 @@ def _celery_worker(programs: list[Program]) -> str:
     return celery_worker.description()
 
 
-def _other_clients() -> int:
-    """Connections of other processes to the database's server; 0 when it does not answer."""
+def _other_clients() -> list[str]:
+    """Connections of other processes to the database's server, in words; none when it does not answer."""
     query = """
-        SELECT count(*) FROM pg_stat_activity
-        WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+        SELECT application_name, pid, client_port FROM pg_stat_activity
+        WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY backend_start
     """
     try:
         with psycopg.connect(**connection_parameters() | {"connect_timeout": 3}) as connection:
-            row = connection.execute(query).fetchone()
+            rows = connection.execute(query).fetchall()
+            server = connection.info.port
     except psycopg.OperationalError:
-        return 0
-    return int(row[0]) if row else 0
+        return []
+    clients = _clients_of(server)
+    return [_described(application, pid, clients.get(port)) for application, pid, port in rows]
+
+
+def _clients_of(server: int) -> dict[int, int]:
+    """The process at each port that is connected to this port of the server, as far as this user may know."""
+    clients = {}
+    with suppress(psutil.Error):
+        for one in psutil.net_connections("tcp"):
+            if one.laddr and one.raddr and one.raddr.port == server and one.pid:
+                clients[one.laddr.port] = one.pid
+    return clients
+
+
+def _described(application: str, backend: int, client: int | None) -> str:
+    """A connection: its application or the command of its process, and which process that is."""
+    if client is None:
+        return f"{application or 'a client without a name'} (process {backend} of the server)"
+    command = ""
+    with suppress(psutil.Error):
+        command = " ".join(psutil.Process(client).cmdline())[:60]
+    return f"{application or command or 'a client'} (process {client})"

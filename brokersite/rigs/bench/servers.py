@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -34,8 +35,7 @@ def private_rabbitmq(scratch: Path) -> Iterator[PrivateServer]:
     program = _RABBITMQ if os.path.exists(_RABBITMQ) else shutil.which("rabbitmq-server")
     if program is None or shutil.which("epmd") is None:
         raise BenchError("RabbitMQ is not installed here. Compare with one that runs: rabbitmq=amqp://HOST:5672")
-    home = scratch / "rabbitmq"
-    home.mkdir()
+    home = Path(tempfile.mkdtemp(prefix="rabbitmq-", dir=scratch))
     mapper, port, distribution = free_ports(3)
     with contextlib.ExitStack() as stack:
         _start(stack, ["epmd", "-address", "127.0.0.1", "-port", str(mapper)], home, {}, mapper)
@@ -64,8 +64,7 @@ def private_nats(scratch: Path) -> Iterator[PrivateServer]:
     """Run a NATS server with JetStream, which syncs each message if it can. Raises as `private_rabbitmq` does."""
     if shutil.which(_NATS) is None:
         raise BenchError("NATS is not installed here. Compare with one that runs: nats=nats://HOST:4222")
-    home = scratch / "nats"
-    home.mkdir()
+    home = Path(tempfile.mkdtemp(prefix="nats-", dir=scratch))
     said = subprocess.run([_NATS, "--version"], capture_output=True, text=True, check=True).stdout
     found = re.search(r"v?(\d+)\.(\d+)[\d.]*", said)
     version = found[0].lstrip("v") if found else "?"

@@ -34,6 +34,9 @@ class Login(NamedTuple):
     password: str = ""
     vhost: str = "/"
 
+    def __str__(self) -> str:
+        return f"{self.endpoint}{'' if self.vhost == '/' else f'/{self.vhost}'}"
+
     @classmethod
     def from_url(cls, url: str, port: int) -> Login:
         """The login that a URL names; `port` where it names none."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -90,6 +91,16 @@ def open_system(stack: ExitStack, words: str, plan: MeasurementPlan, reach: Depl
     return _peerbus(stack, name, endpoint, plan, reach)
 
 
+def named_apart(names: Iterable[str]) -> list[str]:
+    """The names of systems, of which those that are equal are numbered: each has figures of its own."""
+    seen: Counter[str] = Counter()
+    apart = []
+    for name in names:
+        seen[name] += 1
+        apart.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return apart
+
+
 def _endpoint(text: str, authority: str | None) -> Endpoint:
     try:
         address = parse_address(text)
@@ -156,6 +167,7 @@ def _rabbitmq(stack: ExitStack, url: str, plan: MeasurementPlan, scratch: Path) 
     name = "RabbitMQ quorum"
     if url:
         login = Login.from_url(url, 5672)
+        name = f"{name} at {login}"
     else:
         server = stack.enter_context(private_rabbitmq(scratch))
         name = f"RabbitMQ {server.version} quorum"
@@ -198,4 +210,5 @@ def _nats(stack: ExitStack, url: str, plan: MeasurementPlan, scratch: Path) -> S
 
     version = jetstream.NatsConnection(login).server.get("version", "?")
     meter = CpuMeter(login.endpoint, with_postgres=False)
-    return System(f"NATS {version} JetStream", tuple(MEASURES), meter, drive, (note,))
+    name = f"NATS {version} JetStream{f' at {login}' if url else ''}"
+    return System(name, tuple(MEASURES), meter, drive, (note,))

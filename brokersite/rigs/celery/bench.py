@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,8 @@ import queues.celery.transport  # noqa: F401 - makes fivewire:// known
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.measures import Figures
 from brokersite.rigs.bench.servers import private_rabbitmq
+from brokersite.rigs.bench.stream import Login
+from brokersite.rigs.bench.systems import named_apart
 from brokersite.rigs.process import RigProcess
 from queues import childprocess
 from queues.database import engine_parameters
@@ -55,7 +58,7 @@ class CelerySystem:
         figures: Figures = {"messages": 2 * count, "lost": 0, "duplicates": 0}
         for backlog in (False, True):
             self._runs += 1
-            ran = self._scratch / f"{self.name.replace(', ', '-').replace(' ', '-')}-{self._runs}"
+            ran = self._scratch / "-".join([*re.findall(r"\w+", self.name), str(self._runs)])
             ran.touch()
             environment = os.environ | {
                 "BENCH_BROKER": self._broker, "BENCH_CONFIRM": "on" if self._confirm else "off", "BENCH_RAN": str(ran),
@@ -88,7 +91,7 @@ def open_systems(stack: contextlib.ExitStack, compare: Sequence[str], scratch: P
     """
     queue = f"bench-{secrets.token_hex(5)}"
     parameters = urlencode(engine_parameters(), quote_via=quote)
-    brokers = {"Fivewire": f"fivewire:///?{parameters}"}
+    brokers = [("Fivewire", f"fivewire:///?{parameters}")]
     stack.callback(_remove, queue)
     for words in compare:
         kind, _, url = words.partition("=")
@@ -96,12 +99,15 @@ def open_systems(stack: contextlib.ExitStack, compare: Sequence[str], scratch: P
             raise BenchError(f"Celery can be compared with rabbitmq, not with {kind!r}.")
         if not url:
             server = stack.enter_context(private_rabbitmq(scratch))
-            url = f"amqp://guest:guest@127.0.0.1:{server.port}//"
+            brokers.append(("RabbitMQ", f"amqp://guest:guest@127.0.0.1:{server.port}//"))
         else:
             stack.callback(_remove_elsewhere, url, queue)
-        brokers["RabbitMQ"] = url
-    promised = ((confirm, name, url) for confirm in (True, False) for name, url in brokers.items())
-    return [CelerySystem(name, url, confirm, queue, scratch) for confirm, name, url in promised]
+            brokers.append((f"RabbitMQ at {Login.from_url(url, 5672)}", url))
+    names = named_apart(name for name, _ in brokers)
+    return [
+        CelerySystem(name, url, confirm, queue, scratch)
+        for confirm in (True, False) for name, (_, url) in zip(names, brokers, strict=True)
+    ]  # fmt: skip
 
 
 def _remove(queue: str) -> None:

@@ -98,7 +98,7 @@ class Command(SubcommandCommand):
         if options["text"]:
             return text
         try:
-            return json.loads(text)
+            return json.loads(text.removeprefix("\ufeff"))  # editors write byte order marks
         except ValueError as error:
             raise CommandError(f"The body is no JSON: {error}. With --text it need not be.", returncode=USAGE) from None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from uuid import UUID
 
 from queues.engine.clock import now, until_tick
 from queues.engine.cluster.reaper import LOCK_CLASS, Reaper, dead_nodes
@@ -30,13 +31,13 @@ WRITING = ["fivewire writer", "fivewire settlements", "fivewire fetcher", "fivew
 SILENCE = 10.0
 
 
-async def register(connection: Connection, options: EngineOptions) -> tuple[int, int]:
+async def register(connection: Connection, options: EngineOptions, engine: UUID) -> tuple[int, int]:
     """Make a row for this process and hold its lock on `connection`, whose end is the node's end. Returns the node's
     id, and a message's that is lower than all that it will store."""
     async with connection.transaction():
         [(id,)] = await connection.fetch("select nextval('queues_node_id_seq')::int")
         await connection.execute("select pg_advisory_lock(%s, %s)", (LOCK_CLASS, id))
-        parameters = {"id": id, "name": options.name, "host": options.host, "pid": options.pid}
+        parameters = {"id": id, "name": options.name, "host": options.host, "pid": options.pid, "engine": str(engine)}
         [(node, first)] = await connection.rows("register_node", parameters)
     return node, first
 

@@ -37,6 +37,8 @@ ALL_DUE = 5.0
 ALL_EXPIRED = 30.0
 EVER = "-infinity"
 SEAL = 0.5
+#: Idle subscriptions that a line names.
+MOST_NAMED = 10
 #: The trouble of /readyz while a chain is broken that the journal waits for.
 SEALING = Trouble("The audit journal is not sealed", "journal")
 #: Seconds between two samples of the queues, and within which nodes come one after the other.
@@ -247,9 +249,18 @@ class Maintenance:
             if days := self.options.archive_days:
                 await self._apart(connection, "drop_old_log_lines", FORGOTTEN, days=days)
             if days := self.options.idle_subscription_days:
-                await self._apart(connection, "drop_idle_subscriptions", 1, self._idle, days=days)
+                await self._end_idle(connection, days)
             await self._forget_letters(connection)
             await asyncio.sleep(pause)
+
+    async def _end_idle(self, connection: Connection, days: int) -> None:
+        """Tell which subscriptions will end, and end those whose time has come."""
+        notice = notice_days(days, self.options.idle_subscription_notice)
+        rows = await self._apart(connection, "warn_idle_subscriptions", days=days, notice=notice)
+        if rows and notice:
+            logger.warning("%s", told_idle(days, rows))
+        if rows is not None:
+            await self._apart(connection, "drop_idle_subscriptions", 1, self._idle, days=days)
 
     async def _forget_letters(self, connection: Connection) -> None:
         """Forget the ids of letters that were sent before the dedupe window."""
@@ -257,11 +268,12 @@ class Maintenance:
 
     async def _apart(
         self, connection: Connection, name: str, limit: int = 0, units: Rowwise | None = None, **parameters: Any
-    ) -> None:
+    ) -> Rows | None:
         """Run one of the named statements; its failure keeps no other from being run. With a `limit` it
-        removes so many rows at a time, those that fail of `units` excepted, and others have their turn between."""
+        removes so many rows at a time, those that fail of `units` excepted, and others have their turn between.
+        Returns the last rows; None after a failure."""
         parameters |= {"limit": limit} if limit else {}
-        gone = limit
+        gone, rows = limit, Rows()
         try:
             while gone >= limit:
                 async with self._turn:
@@ -278,6 +290,24 @@ class Maintenance:
             if fault_of(error, connection) is not Fault.BAD:
                 raise
             self.health.isolate("upkeep", error, statement=name)
+            return None
+        return rows
+
+
+def notice_days(days: int, notice: int) -> float:
+    """Days for which the end of an idle subscription is told: half of its time at most."""
+    return min(notice, days / 2)
+
+
+def told_idle(days: int, rows: Rows) -> str:
+    """A sentence about subscriptions that were noted to end: their ids, topics and times."""
+    named = ", ".join(f"{id} of {bytes(topic).decode('utf-8', 'replace')!r}" for id, topic, _ in rows[:MOST_NAMED])
+    more = f" and {len(rows) - MOST_NAMED:,} more" if len(rows) > MOST_NAMED else ""
+    first = min(ends_at for _, _, ends_at in rows)
+    return (
+        f"subscriptions that nobody polls end with their messages after {days} days, the first of these at "
+        f"{first:%Y-%m-%d %H:%M} UTC, unless they are polled before: {named}{more}"
+    )
 
 
 async def _at_once(connection: Connection, name: str, **parameters: Any) -> Rows:

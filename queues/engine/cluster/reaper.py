@@ -108,7 +108,7 @@ async def reap(connection: Connection, node: int, health: Health) -> bool:
         return True
 
     async def forget(which: dict[str, Any]) -> bool:
-        return await _forget(connection, node, health, which, segments.parameters)
+        return await _forget(connection, node, health, which, segments.parameters, leaves=False)
 
     segments = Rowwise("node_segments", "segment of a dead node", health, letters=False)
     rows = await segments.run(connection, partial(take, step=unpack), node=node)
@@ -126,7 +126,7 @@ async def leave(connection: Connection, node: int, health: Health, drained: bool
     node that is `drained` skips the search when the counts say that nothing is leased at all."""
     async with connection.transaction():
         [(leased,)] = await connection.rows("any_leased")
-        await _forget(connection, node, health, ALL if leased or not drained else None, ALL)
+        await _forget(connection, node, health, ALL if leased or not drained else None, ALL, leaves=True)
 
 
 async def _await_transactions(connection: Connection, node: int) -> None:
@@ -144,8 +144,9 @@ async def _unpack(connection: Connection, node: int, which: dict[str, Any], news
 
 
 async def _forget(
-    connection: Connection, node: int, health: Health, which: dict[str, Any] | None, packed: dict[str, Any]
-) -> bool:
+    connection: Connection, node: int, health: Health, which: dict[str, Any] | None, packed: dict[str, Any], *,
+    leaves: bool,
+) -> bool:  # fmt: skip
     """Return a node's leases, `which` of them (None: there are none), those in its `packed` segments too, and delete it
     unless that was a part. Its transactions under way are waited for. Locked messages are left, and the node with them,
     so that nothing waits for them: False, and it is to be tried again."""
@@ -164,6 +165,6 @@ async def _forget(
         await connection.run("close_mailboxes", {"node": node}, prepare=False)
         await connection.run("leave_lines", {"node": node, "numbers": None}, prepare=False)
         await connection.execute("delete from queues_interest where node_id = %s", (node,))
-        await connection.execute("delete from queues_node where id = %s", (node,))
+        await connection.run("forget_node", {"node": node, "leaves": leaves}, prepare=False)
     await news.flush(connection)
     return whole and not left

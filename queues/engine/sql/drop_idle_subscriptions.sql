@@ -1,8 +1,8 @@
--- Remove subscriptions that were not polled for so many days, their queues and messages, some at a time; `ids`: of
+-- Remove subscriptions that were not polled for so many days and whose noted end has come, their queues and messages, some at a time; `ids`: of
 -- these alone (null: of all), and none of `skip`. Returns how many.
 with idle as materialized (
     select s.id, queue_id, name, audited from queues_subscription s join queues_queue q on q.id = queue_id
-    where used_at < now() - make_interval(days => %(days)s)
+    where used_at < now() - make_interval(days => %(days)s) and coalesce(ends_at, '-infinity') <= now()
         and coalesce(s.id = any(%(ids)s::bigint[]), true) and s.id <> all(%(skip)s::bigint[])
     order by s.id limit %(limit)s
 ), messages as (

@@ -10,14 +10,14 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 
-from queues.management.shell import REFUSED, SubcommandCommand, seconds, secret_from
+from queues.management.shell import REFUSED, USAGE, SubcommandCommand, seconds, secret_from
 from queues.models import ApiKey, ApiKeyUse
 from queues.operations import keys
 from queues.operations.audit_log import record, record_id, shell_operator
 
 
 class Command(SubcommandCommand):
-    """Create, list, rotate and revoke API keys."""
+    """Create, list, grant, rotate and revoke API keys."""
 
     help = (
         "API keys are what programs authenticate with. Only a digest of a key is stored: it is shown once. "
@@ -25,30 +25,23 @@ class Command(SubcommandCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        do = parser.add_subparsers(dest="do", required=True, metavar="create|list|rotate|revoke")
+        do = parser.add_subparsers(dest="do", required=True, metavar="create|list|grant|rotate|revoke")
         create = do.add_parser(
             "create",
             help="make a key and print it, this once",
-            description="Make a key and print it, this once. Without --publish and --consume it may publish and "
-            "consume everything; with one of them only the given ones.",
+            description="Make a key and print it, this once. It may do what the patterns of --publish, --consume and "
+            "--manage allow, '*' being everything, and without one of them nothing.",
         )
         create.add_argument("name", metavar="NAME", help="its name; unique")
         value = create.add_mutually_exclusive_group()
         value.add_argument("--key", metavar="VALUE", help="the key itself (default: 256 random bits); ps shows it")
         value.add_argument("--key-file", metavar="FILE", help="a file with the key; - is standard input")
-        create.add_argument(
-            "--protocol", action="extend", nargs="+", default=[], choices=keys.PROTOCOLS, metavar="P",
-            help=f"protocols it is good for: {', '.join(keys.PROTOCOLS)} (default: all)",
-        )  # fmt: skip
-        for action, what in (
-            ("publish", "queues and topics it may publish to"),
-            ("consume", "queues and topics it may consume from"),
-            ("manage", "queues it may create, pause, purge and delete (default: none)"),
-        ):
-            create.add_argument(
-                f"--{action}", action="extend", nargs="+", metavar="PATTERN",
-                help=f"{what}: globs such as 'orders*'",
-            )  # fmt: skip
+        grant = do.add_parser(
+            "grant", help="change what a key may do: what is given takes the place of what was there, '' is nothing"
+        )
+        grant.add_argument("name", metavar="NAME")
+        for one in (create, grant):
+            _add_scopes(one)
         listing = do.add_parser("list", help="show all keys with their last log-in, without their values")
         rotate = do.add_parser(
             "rotate", help="give a key another value and print it, this once; the one before is accepted for a while"
@@ -58,27 +51,35 @@ class Command(SubcommandCommand):
             "--grace", type=seconds, default=86_400.0, metavar="SECONDS",
             help="the time for which the value before is accepted (default: a day)",
         )  # fmt: skip
-        for one in (create, listing, rotate):
+        for one in (create, grant, listing, rotate):
             one.add_argument("--json", action="store_true", help="print JSON")
         revoke = do.add_parser("revoke", help="make a key useless; its live connections end within a second")
         revoke.add_argument("name", metavar="NAME")
 
     def do_create(self, options: dict[str, Any]) -> None:
         given = options["key"] if options["key_file"] is None else secret_from(options["key_file"])
-        everything = [] if options["publish"] or options["consume"] else ["*"]
         with transaction.atomic():
             row, key = keys.create_key(
-                options["name"],
-                key=given,
-                protocols=options["protocol"],
-                publish=options["publish"] or everything,
-                consume=options["consume"] or everything,
-                manage=options["manage"] or [],
+                options["name"], given, **{"publish": (), "consume": ()} | _scopes(options)
             )
             record(shell_operator(), "add", record_id(row))
         if problem := keys.weakness(key):
             self.stderr.write(f"Warning: {problem}")
         self._say_key(row, key, options["json"])
+        self._warn_of_nothing(row)
+
+    def do_grant(self, options: dict[str, Any]) -> None:
+        given = _scopes(options)
+        if not given:
+            raise CommandError("Give --protocol, --publish, --consume or --manage.", returncode=USAGE)
+        with _known(options["name"]), transaction.atomic():
+            row = keys.grant_key(options["name"], **given)
+            record(shell_operator(), "change", record_id(row))
+        if options["json"]:
+            self.say_json(_shown(row))
+        else:
+            self.say_values(False, {name: getattr(row, name) for name in keys.SCOPES})
+        self._warn_of_nothing(row)
 
     def do_list(self, options: dict[str, Any]) -> None:
         values = [_shown(row) for row in keys.list_keys()]
@@ -100,6 +101,13 @@ class Command(SubcommandCommand):
             record(shell_operator(), "revoke", record_id(keys.revoke_key(options["name"])))
         self.say("revoked")
 
+    def _warn_of_nothing(self, row: ApiKey) -> None:
+        if not (row.publish or row.consume or row.manage):
+            self.stderr.write(
+                f"It may do nothing yet. Grant it something: apikey grant {row.name} --publish 'orders*' "
+                "--consume 'orders*'"
+            )
+
     def _say_key(self, row: ApiKey, key: str, as_json: bool) -> None:
         """Print a key, this once."""
         if as_json:
@@ -107,6 +115,27 @@ class Command(SubcommandCommand):
         else:
             self.say(key)
             self.stderr.write("This is the key. It is not shown again.")
+
+
+def _add_scopes(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--protocol", action="extend", nargs="+", choices=keys.PROTOCOLS, metavar="P",
+        help=f"protocols it is good for: {', '.join(keys.PROTOCOLS)} (default: all)",
+    )  # fmt: skip
+    for action, what in (
+        ("publish", "queues and topics it may publish to"),
+        ("consume", "queues and topics it may consume from"),
+        ("manage", "queues it may create, pause, purge and delete"),
+    ):
+        parser.add_argument(
+            f"--{action}", action="extend", nargs="+", metavar="PATTERN", help=f"{what}: globs such as 'orders*'"
+        )
+
+
+def _scopes(options: dict[str, Any]) -> dict[str, list[str]]:
+    """The scopes that were given, by their names; an empty text stands for none."""
+    given = {"protocols": options["protocol"]} | {name: options[name] for name in ("publish", "consume", "manage")}
+    return {name: [one for one in value if one] for name, value in given.items() if value is not None}
 
 
 @contextmanager

@@ -11,7 +11,13 @@ from django.core.management.base import CommandError, CommandParser
 
 from queues.management.shell import USAGE, SubcommandCommand
 from queues.operations.audit_log import shell_operator
-from queues.operations.definitions import export_definitions, import_definitions
+from queues.operations.definitions import (
+    InvalidDefinitions,
+    decode_definitions,
+    export_definitions,
+    import_definitions,
+    parse_definitions,
+)
 
 
 class Command(SubcommandCommand):
@@ -55,8 +61,9 @@ class Command(SubcommandCommand):
 def _read(path: str) -> object:
     """The JSON value in a file. Raises CommandError."""
     try:
-        return json.loads(sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes())
+        data = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+        return parse_definitions(decode_definitions(data))
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error}", returncode=USAGE) from error
-    except (ValueError, RecursionError) as error:
-        raise CommandError(f"{path} is no JSON: {error}", returncode=USAGE) from error
+    except InvalidDefinitions as error:
+        raise CommandError(f"{path}: {error}", returncode=USAGE) from error

@@ -27,7 +27,7 @@ class Command(SubcommandCommand):
 
     help = (
         "Periodic jobs: at the times of a cron expression a job is published to a queue, once, by the first "
-        "listener process (manage.py runwire) that looks. Runs missed while none was running are made up for "
+        "listener process (runwire) or Celery worker that looks. Runs missed while none was running are made up for "
         "by a single one. Exit status: 0 done, 1 refused or not found, 2 usage."
     )
 

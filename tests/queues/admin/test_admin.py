@@ -512,7 +512,7 @@ def test_a_key_is_shown_once(admin_client: Client) -> None:
 
 def test_a_key_may_be_given_and_must_be_new(admin_client: Client) -> None:
     keys.create_key("app", key="dev-key")
-    data = {"name": "other", "publish": "*", "consume": "*", "value": "dev-key"}
+    data = {"name": "other", "protocols": keys.PROTOCOLS, "publish": "*", "consume": "*", "value": "dev-key"}
     response = admin_client.post(address("apikey", "add"), data)
     assert "There is an API key with this value" in text_of(response)
     made = admin_client.post(address("apikey", "add"), data | {"value": " second "})
@@ -540,20 +540,35 @@ def test_a_key_is_rotated_and_its_new_value_shown_once(admin_client: Client, unp
     assert "is revoked" in text_of(admin_client.post(rotate, {"hours": "2"}))
 
 
-def test_the_form_begins_with_everything_allowed(admin_client: Client) -> None:
-    form = admin_client.get(address("apikey", "add")).context["adminform"].form
-    assert [form[name].value() for name in ("publish", "consume", "manage")] == ["*", "*", ""]
+def test_a_new_key_may_do_nothing_until_it_is_chosen(admin_client: Client) -> None:
+    page = address("apikey", "add")
+    form = admin_client.get(page).context["adminform"].form
+    assert [form[name].value() or [] for name in keys.SCOPES] == [[], [], [], []]
+    assert "Choose the protocols" in text_of(admin_client.post(page, {"name": "app", "publish": "price"}))
+    admin_client.post(page, {"name": "app", "protocols": "blipmq", "publish": "price"})
+    assert ApiKey.objects.values_list(*keys.SCOPES).get() == (["blipmq"], ["price"], [], [])
+
+
+def test_a_key_for_any_protocol_has_all_of_them_ticked_and_none_is_not_all(admin_client: Client) -> None:
+    row, _ = keys.create_key("app")
+    page = address("apikey", "change", row.pk)
+    assert admin_client.get(page).context["adminform"].form["protocols"].value() == list(keys.PROTOCOLS)
+    for chosen, stored in (((), []), (("sspq",), ["sspq"]), (keys.PROTOCOLS, [])):
+        admin_client.post(page, {"protocols": chosen, "publish": "a"})
+        row.refresh_from_db()
+        assert row.protocols == stored
 
 
 def test_scopes_change_until_a_key_is_revoked_and_nothing_deletes_it(admin_client: Client) -> None:
     row, _ = keys.create_key("app", key="dev-key")
     change = address("apikey", "change", row.pk)
-    admin_client.post(change, {"name": "x", "publish": "b", "consume": "", "manage": "c", "value": "new"})
+    scopes = {"protocols": "sspq", "publish": "b", "consume": "", "manage": "c"}
+    admin_client.post(change, {"name": "x", **scopes, "value": "new"})
     row.refresh_from_db()
     assert (row.name, row.publish, row.consume, row.manage) == ("app", ["b"], [], ["c"])
     assert row.digest == keys.digest("dev-key")
     assert "Revoked app" in text_of(act(admin_client, "apikey", "revoke", row.pk))
-    admin_client.post(change, {"publish": "*", "consume": "*", "manage": "*"})
+    admin_client.post(change, {"protocols": "sspq", "publish": "*", "consume": "*", "manage": "*"})
     row.refresh_from_db()
     assert row.revoked_at is not None
     assert row.publish == ["b"]
@@ -571,7 +586,7 @@ def test_a_key_that_is_revoked_while_its_scopes_are_changed_stays_revoked(
         save(self, **options)
 
     monkeypatch.setattr(ApiKey, "save", save_a_moment_later)
-    admin_client.post(address("apikey", "change", row.pk), {"publish": "b", "consume": "*"})
+    admin_client.post(address("apikey", "change", row.pk), {"protocols": "sspq", "publish": "b", "consume": "*"})
     row.refresh_from_db()
     assert row.revoked_at is not None
     assert row.publish == ["b"]

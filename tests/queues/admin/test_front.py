@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -23,12 +25,15 @@ from queues.models import (
     AuditJournalEntry,
     AuditVerification,
     ConnectionTotal,
+    DeadNode,
     EtlRun,
     EtlSchedule,
     Interest,
+    Node,
     QueueSample,
     SampleMark,
     State,
+    Subscription,
 )
 from queues.operations import monitor, overview
 from queues.operations.monitor import reader
@@ -244,11 +249,21 @@ def test_a_queue_that_grows_is_a_problem_and_one_that_shrinks_is_not() -> None:
     assert "growing" not in problems(), "it was purged"
 
 
+def test_a_paused_queue_does_not_need_more_consumers() -> None:
+    queue = make_queue("orders", paused=True)
+    store(queue, count=1000)
+    for minute in range(5):
+        sample(queue.pk, minute, ready=1000 - 200 * minute, published=200)
+    assert set(problems()) & {"growing", "paused"} == {"paused"}
+
+
 def test_a_queue_whose_consumers_went_is_a_problem_until_one_is_back() -> None:
     queue = make_queue("orders")
     store(queue, published_at=timezone.now() - timedelta(minutes=2))
     assert "deserted" not in problems(), "it never had any"
     sample(queue.pk, 5, settled=10)
+    assert "deserted" not in problems(), "it was purged"
+    sample(queue.pk, 4, settled=10, completed=10)
     assert problems()["deserted"].startswith("orders has lost its consumers")
     Interest.objects.create(queue=queue, node=make_node())
     assert "deserted" not in problems()
@@ -282,15 +297,31 @@ def test_a_run_that_is_late_or_failed_is_a_problem() -> None:
     assert not {"schedule", "run"} & set(problems())
 
 
-def test_nodes_that_restart_are_a_problem() -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("select setval('queues_node_id_seq', 100)")
-    sample(ALL_QUEUES, 15, last_node=100)
-    make_node()
-    assert "restarts" not in problems(), "a node that began and is there"
-    for _ in range(3):
-        make_node().delete()
-    assert problems()["restarts"] == "Nodes restart: 3 that began within 10 minutes are gone again."
+def test_subscriptions_that_will_end_are_a_notice_with_the_time(admin_client: Client) -> None:
+    ends = timezone.now() + timedelta(days=3)
+    for n in range(2):
+        queue = make_queue(f"_subscription/{n}", kind="subscription")
+        Subscription.objects.create(topic=b"t", qos=1, queue=queue, ends_at=ends + timedelta(days=n))
+    reader.forget()
+    [notice] = [one for one in reader.read().problems if one.kind == "idle"]
+    assert notice.notice
+    assert notice.text == (
+        f"2 subscriptions that nobody polls end with their messages, the first of them at {ends:%Y-%m-%d %H:%M} UTC."
+    )
+    [page] = re.findall(r'href="([^"]*subscription/\?ends_at[^"]*)"', admin_client.get("/admin/").content.decode())
+    assert ends.strftime("%Y") in text_of(admin_client.get(page))
+
+
+def test_nodes_that_die_are_a_problem_unless_their_engine_lives_on() -> None:
+    DeadNode.objects.create(id=1, name="runwire", host="a", pid=1, started_at=timezone.now() - timedelta(hours=1))
+    for id in (2, 3):
+        DeadNode.objects.create(id=id, name="runwire", host="a", pid=id, started_at=timezone.now(), engine=uuid4())
+    assert problems()["restarts"] == (
+        "Nodes die: 2 that began within 10 minutes ended without leaving (runwire)."
+    )
+    engine = DeadNode.objects.get(id=3).engine
+    Node.objects.create(name="runwire", host="a", pid=3, first_message_id=0, engine=engine)
+    assert "restarts" not in problems(), "its connection to the database was lost, and it is back"
 
 
 def test_a_disk_that_fills_is_a_problem_with_the_hours_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,6 +378,15 @@ def pinned(monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> Iterator[
 def holder() -> HorizonHolder:
     reader.forget()
     return next(one for one in reader.read().overview.holders if one.application == "report")
+
+
+def test_a_backup_that_holds_back_vacuum_is_a_notice() -> None:
+    holders = [
+        HorizonHolder("backend", "1", "", "ann", application, "copy", "active", 300.0, 5)
+        for application in ("pg_dump", "psql")
+    ]
+    state = BrokerState(overview.Overview(timezone.now(), 1, 0, 1, holders=holders), {})
+    assert [problem.notice for problem in find_problems(state)] == [True, False]
 
 
 def test_the_session_that_holds_back_vacuum_is_named_and_ended(

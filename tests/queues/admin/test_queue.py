@@ -401,6 +401,20 @@ def test_definitions_that_cannot_be_are_refused_with_the_reason(admin_client: Cl
     assert not Queue.objects.exists()
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_definitions_are_read_in_every_encoding_of_json(admin_client: Client, encoding: str) -> None:
+    text = '{"version": 1, "queues": {"größe": {}}}'
+    shown = admin_client.post(reverse(IMPORT), {"file": SimpleUploadedFile("d.json", text.encode(encoding))})
+    assert "queue:größe" in text_of(shown)
+    admin_client.post(reverse(IMPORT), {"text": shown.context["text"], "apply": "yes"})
+    assert Queue.objects.get().name == "größe"
+
+
+def test_a_file_in_another_encoding_is_refused_with_the_reason(admin_client: Client) -> None:
+    given = {"file": SimpleUploadedFile("d.json", '{"queues": {"größe": {}}}'.encode("latin-1"))}
+    assert "It is no JSON, which is UTF-8, UTF-16 or UTF-32" in text_of(admin_client.post(reverse(IMPORT), given))
+
+
 def test_definitions_need_change_permission_for_all_their_parts(client: Client) -> None:
     make_queue()
     client.force_login(user_with("view_queue", "add_queue", "change_queue"))

@@ -11,10 +11,16 @@ from pathlib import Path
 from brokersite.environment import CHECKOUT
 
 
-def test_the_demo_in_one_file_prints_the_result_of_its_task(database_url: str, tmp_path: Path) -> None:
+def in_one_file(directory: Path) -> Path:
+    """Write the page's file into a directory."""
     page = (CHECKOUT / "docs" / "celery.md").read_text()
     [demo] = re.findall(r"^```python\n(\"\"\".*?)^```", page, re.MULTILINE | re.DOTALL)
-    (tmp_path / "demo.py").write_text(demo)
+    (directory / "demo.py").write_text(demo)
+    return directory / "demo.py"
+
+
+def test_the_demo_in_one_file_prints_the_result_of_its_task(database_url: str, tmp_path: Path) -> None:
+    in_one_file(tmp_path)
     environment = os.environ | {"DATABASE_URL": database_url, "PYTHONPATH": str(CHECKOUT), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
         [sys.executable, "demo.py"], cwd=tmp_path, env=environment, text=True, timeout=100,

@@ -49,11 +49,12 @@ RUN_BY: dict[Scenario, str] = {
     " settle find_letters see_letters publish_routed unsee_letters leave_mailboxes",
     scenarios.telling: "instruct take_instructions drop_instructions served_elsewhere",
     scenarios.by_the_clock: "promote_due next_due due_ids expire expired_ids fold_tallies tallied_queues"
-    " make_partitions drop_partitions drop_old_log_lines drop_idle_subscriptions forget_letters touch_subscriptions"
+    " make_partitions drop_partitions drop_old_log_lines drop_idle_subscriptions warn_idle_subscriptions"
+    " forget_letters touch_subscriptions"
     " look_below unseen drop_interest idle_subscription_ids",
     scenarios.serving_many: "unseen_of_many",
     scenarios.nodes: "dead_nodes end_silent end_frozen release_segments unpack_node node_segments reap_leases"
-    " leased_ids close_mailboxes",
+    " leased_ids close_mailboxes forget_node",
     scenarios.logging_in: "key key_named keys note_key_uses",
     scenarios.asking: "ensure_queue find_key write_workers",
     scenarios.watching: "write_connections",
@@ -106,7 +107,7 @@ async def world(
         "publish.route_tallies.FOLD": 0.05,
     }.items():  # fmt: skip
         monkeypatch.setattr(f"queues.engine.{name}", seconds)
-    engine = await make_engine(mailboxes=True, idle_subscription_days=7, stall_timeout=0.2)
+    engine = await make_engine(mailboxes=True, idle_subscription_days=7, idle_subscription_notice=0, stall_timeout=0.2)
     store.queue("neighbour")
     [(first, text), (second, _)] = two_keys
     return World(make_engine, engine, store, Faults(monkeypatch), [first, second], text)

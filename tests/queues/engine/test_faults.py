@@ -299,7 +299,7 @@ async def test_upkeep_that_fails_for_ever_keeps_no_other_from_being_done(
     make_engine: MakeEngine, store: Store, faults: Faults
 ) -> None:
     faults.put("make_partitions", times=1000)
-    engine = await make_engine(idle_subscription_days=7)
+    engine = await make_engine(idle_subscription_days=7, idle_subscription_notice=0)
     await store.until(lambda: faults.runs["forget_letters"], "what comes after it")
     assert all(faults.runs[name] for name in ("drop_partitions", "drop_old_log_lines", "drop_idle_subscriptions"))
     assert (engine.health.isolated["upkeep"], engine.counts.reconnects) == (1, 0)

@@ -27,7 +27,7 @@ ELSEWHERE = {
     "resolve", "served_elsewhere", "waits_for",
     "subscribe", "count_subscriptions", "subscription", "topology_changes",
     "take_instructions", "take_tags", "tallied_queues", "tally_routes", "touch_subscriptions", "unseen",
-    "unseen_of_many",
+    "unseen_of_many", "warn_idle_subscriptions", "forget_node",
     "write_connections", "write_workers",
     "close_mailboxes", "connected_names", "forget_letters", "hold_mailboxes", "leave_mailboxes", "note_key_uses",
     "see_letters", "settle_segments", "take_mailboxes", "unpack_late", "unpack_node", "unpack_segments",

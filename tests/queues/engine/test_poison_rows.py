@@ -200,7 +200,7 @@ async def test_idle_subscriptions_go_though_one_of_them_cannot_be_removed(
     made = [await keeper.subscriptions.create(b"t", 1, None) for _ in range(4)]
     await store.change("update queues_subscription set used_at = now() - interval '8 days' returning 1")
     with untouchable(store, "queues_subscription", "delete", f"old.id = {made[0].id}"):
-        engine = await make_engine(idle_subscription_days=7)
+        engine = await make_engine(idle_subscription_days=7, idle_subscription_notice=0)
         await store.until(lambda: len(store.rows("select from queues_subscription")) == 1, "the others are removed")
     unharmed(engine, "removal of an idle subscription")
 

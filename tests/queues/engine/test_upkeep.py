@@ -130,12 +130,33 @@ async def test_idle_subscriptions_go_only_when_they_are_told_to(make_engine: Mak
     sql = "update queues_subscription set used_at = now() - interval '8 days' where id = %s returning id"
     await store.change(sql, old.id)
     await Producer(keeper).publish("topic:t", b"x")
-    await make_engine(idle_subscription_days=7)
+    await make_engine(idle_subscription_days=7, idle_subscription_notice=0)
     await store.until(lambda: len(store.rows("select from queues_subscription")) == 1, "the removal")
     assert store.messages(old.buffer.id) == []
     assert len(store.messages(new.buffer.id)) == 1
     await store.until(lambda: old.buffer.closed, "the news of it")
     assert await keeper.subscriptions.load(old.id) is None
+
+
+async def test_the_end_of_an_idle_subscription_is_told_before_and_a_poll_prevents_it(
+    make_engine: MakeEngine, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    keeper = await make_engine()
+    polled, idle = [await keeper.subscriptions.create(topic, 1, None) for topic in (b"polled", b"idle")]
+    await keeper.stop()  # else it notes that they are used
+    long_ago = "update queues_subscription set used_at = now() - interval '90 days' returning id"  # nobody could poll
+    await store.change(long_ago)
+    engine = await make_engine(idle_subscription_days=30, idle_subscription_notice=7)
+    told = "select from queues_subscription where ends_at > now() + interval '6 days'"
+    await store.until(lambda: len(store.rows(told)) == 2, "the notice")
+    await store.until(lambda: f"{idle.id} of 'idle'" in caplog.text, "the line")
+    await engine.stop()
+    with psycopg.connect(keeper.options.conninfo) as connection:
+        connection.execute(statement("touch_subscriptions"), {"queues": [polled.buffer.id]})
+    await store.change("update queues_subscription set ends_at = now() where ends_at is not null returning id")
+    await make_engine(idle_subscription_days=30, idle_subscription_notice=7)
+    await store.until(lambda: len(store.rows("select from queues_subscription")) == 1, "the removal")
+    assert [row["id"] for row in store.rows("select id from queues_subscription")] == [polled.id]
 
 
 async def test_qos_0_messages_stay_in_memory_and_are_bounded(make_engine: MakeEngine, store: Store) -> None:

@@ -152,3 +152,10 @@ def test_the_command_writes_a_file_and_brings_it_in(shell: Shell, tmp_path: Path
 def test_the_command_refuses_what_is_no_definition(shell: Shell, text: bytes, status: int) -> None:
     refused = shell("definitions", "import", "-", stdin=text)
     assert (refused.status, "Traceback" in refused.err) == (status, False)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])
+def test_the_command_reads_every_encoding_of_json(shell: Shell, encoding: str) -> None:
+    given = '{"version": 1, "queues": {"größe": {}}}'.encode(encoding)
+    assert shell("definitions", "import", "-", stdin=given).status == 0
+    assert Queue.objects.get().name == "größe"

@@ -48,6 +48,18 @@ async def test_a_dead_nodes_messages_are_delivered_by_another(make_engine: MakeE
     assert [row["id"] for row in store.rows("select id from queues_node")] == [second.node]
 
 
+async def test_who_is_killed_is_noted_as_dead_and_who_stops_in_order_is_not(
+    make_engine: MakeEngine, store: Store
+) -> None:
+    first, second, third = [await make_engine() for _ in range(3)]
+    stopped, killed = second.node, third.node
+    await second.stop()
+    await kill(third, store)
+    await store.until(lambda: store.rows("select from queues_deadnode where id = %s", killed), "the death")
+    assert store.rows("select from queues_deadnode where id = %s", stopped) == []
+    assert [row["id"] for row in store.rows("select id from queues_node")] == [first.node]
+
+
 async def test_a_living_node_is_not_reaped(make_engine: MakeEngine, store: Store) -> None:
     queue = store.queue("orders")
     first, second = await make_engine(), await make_engine()

@@ -755,6 +755,6 @@ async def test_subscriptions_that_are_dropped_tell_what_they_held(make_engine: M
     )
     await publish(engine, "topic:t", b"1", b"2")
     await store.change("update queues_subscription set used_at = now() - interval '8 days' returning id")
-    await make_engine(idle_subscription_days=7)
+    await make_engine(idle_subscription_days=7, idle_subscription_notice=0)
     found = await until_happened(store, "publish", "publish", "expire", "expire", "delete", queue=row["name"])
     assert [one[1] for one in found[:2]] == [one[1] for one in found[2:4]]

@@ -393,7 +393,7 @@ async def test_a_dropped_subscription_tells_of_each_message_of_its_segments(
     await store.change("insert into queues_segmentsettlement (slot, first, low, high, kept)"
                        " values (0, %s, 1, 2, false) returning 1", first)  # fmt: skip
     await store.change("update queues_subscription set used_at = now() - interval '8 days' returning id")
-    await make_engine(idle_subscription_days=7)
+    await make_engine(idle_subscription_days=7, idle_subscription_notice=0)
     expired, settled = ["publish", "expire"], ["publish"]
     expected = [expired, settled, settled, expired, *[expired] * 4]
     await store.until(lambda: lives(store, row["name"]) == expected, "the record")

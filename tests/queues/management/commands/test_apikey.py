@@ -39,14 +39,33 @@ def test_a_key_may_be_given_with_its_scopes(shell: Shell) -> None:
 
 @pytest.mark.parametrize(
     ("options", "publish", "consume"),
-    [([], ["*"], ["*"]), (["--publish", "a"], ["a"], []), (["--consume", "a"], [], ["a"])],
+    [([], [], []), (["--publish", "a"], ["a"], []), (["--consume", "a"], [], ["a"])],
 )
-def test_without_patterns_all_is_allowed_and_with_some_only_these(
+def test_what_no_pattern_allows_is_not_granted(
     shell: Shell, options: list[str], publish: list[str], consume: list[str]
 ) -> None:
     created = shell("apikey", "create", "app", "--json", *options).json
     assert (created["publish"], created["consume"]) == (publish, consume)
     assert keys.digest(created["key"]) == ApiKey.objects.get().digest
+
+
+def test_a_key_without_rights_says_so_until_some_are_granted(shell: Shell) -> None:
+    created = shell("apikey", "create", "app")
+    assert created.status == 0
+    assert "It may do nothing yet. Grant it something: apikey grant app --publish" in created.err
+    granted = shell("apikey", "grant", "app", "--publish", "a*", "b", "--protocol", "blipmq")
+    assert (granted.status, granted.err) == (0, "")
+    assert ApiKey.objects.values_list(*keys.SCOPES).get() == (["blipmq"], ["a*", "b"], [], [])
+    assert shell("apikey", "grant", "app", "--publish", "", "--consume", "c", "--json").json["consume"] == ["c"]
+    assert ApiKey.objects.values_list(*keys.SCOPES).get() == (["blipmq"], [], ["c"], [])
+    shell("apikey", "revoke", "app")
+    for arguments, status, reason in (
+        (("app",), 2, "Give --protocol"),
+        (("gone", "--publish", "a"), 1, "'gone'"),
+        (("app", "--publish", "a"), 1, "revoked"),
+    ):
+        refused = shell("apikey", "grant", *arguments)
+        assert (refused.status, reason in refused.err) == (status, True)
 
 
 def test_a_revoked_key_says_so_in_the_list(shell: Shell) -> None:
@@ -63,7 +82,7 @@ def test_a_revoked_key_says_so_in_the_list(shell: Shell) -> None:
         (("create", "other", "--key", ""), 1, "empty"),
         (("create", "other", "--protocol", "smtp"), 2, "smtp"),
         (("revoke", "gone"), 1, "'gone'"),
-        ((), 2, "create|list|rotate|revoke"),
+        ((), 2, "create|list|grant|rotate|revoke"),
     ],
 )
 def test_refusals_have_a_reason_and_a_status(
