@@ -63,6 +63,8 @@ class IrcTimes:
     """Silence after which a server counts as dead."""
     join: float = 30.0
     """After which a channel that could not be joined is tried again."""
+    rejoin: float = 3.0
+    """After which a channel is joined again from which this client was kicked."""
     burst: int = 5
     """Lines sent at once after a pause."""
     interval: float = 2.0
