@@ -235,7 +235,7 @@ class Sender(Waiter):
                 await self.database.run(release, message)
                 buffer.hand_back(tag)
                 return
-            fate = await self._fate(message, line) if new else Fate(FateKind.UNKNOWN, TAKEN_BEFORE)
+            fate = await self._fate(message, entry[0], line) if new else Fate(FateKind.UNKNOWN, TAKEN_BEFORE)
             if fate.kind is FateKind.UNSENT or (fate.kind is FateKind.REFUSED and self.awaits(line)):
                 self._tries[message] += 1
                 await self.database.run(release, message)
@@ -262,10 +262,14 @@ class Sender(Waiter):
         self._aside.append(_Aside(delivery, line, clock.now()))
         return True
 
-    async def _fate(self, message: int, line: str) -> Fate:
-        """Submit a line and wait for its fate; SENT for one that another node is to send."""
-        tries = self._tries[message]
-        fate = self.submit(f"{message}.{tries}" if tries else str(message), line)
+    async def _fate(self, message: int, id: int, line: str) -> Fate:
+        """Submit a line and wait for its fate; SENT for one that another node is to send.
+
+        A node sends what has one name once in a term: `id`, which a message has since it was put back, and the number
+        of tries make it another.
+        """
+        put_back, tries = "" if id == message else f".{id}", self._tries[message]
+        fate = self.submit(f"{message}{put_back}" + (f"-{tries}" if tries else ""), line)
         if fate is None:
             return SENT
         done, _ = await asyncio.wait({fate}, timeout=LONGEST_ANSWER)

@@ -137,7 +137,7 @@ class Surroundings:
         return True
 
     def _submit(self, message: str, line: str) -> asyncio.Future[Fate] | None:
-        assert int(message.partition(".")[0]) in self.claimed
+        assert int(message.partition("-")[0].partition(".")[0]) in self.claimed
         assert self.buffer.unacked, "it is acknowledged before it is said"
         self.submitted.append((message, line))
         if not self.fates:
@@ -322,12 +322,18 @@ async def test_a_line_that_the_server_refuses_is_a_dead_letter_with_its_words_an
     assert [kind for kind, _ in around.happened] == ["line refused"]
 
 
+async def test_a_line_that_was_put_back_has_another_name_for_the_node(around: Surroundings) -> None:
+    around.buffer.put((99, HELLO), detail=Detail(origin=7))
+    await around.until(lambda: around.buffer.log)
+    assert [name for name, _ in around.submitted] == ["7.99"]
+
+
 async def test_a_line_that_was_not_sent_is_sent_later_under_another_name(around: Surroundings) -> None:
     around.fates = [Fate(FateKind.UNSENT, "not on IRC"), SENT]
     around.buffer.put((7, HELLO))
     await around.until(lambda: len(around.buffer.log) == 2)
     assert around.buffer.log == [("hand back", 7), ("ack", 7)]
-    assert [name for name, _ in around.submitted] == ["7", "7.1"]
+    assert [name for name, _ in around.submitted] == ["7", "7-1"]
 
 
 async def test_a_line_whose_fate_is_unknown_is_a_dead_letter_that_says_so(around: Surroundings) -> None:
@@ -362,7 +368,7 @@ async def test_a_line_that_is_refused_since_the_leader_was_kicked_waits_for_the_
     around.sender.joined()
     await around.until(lambda: around.buffer.log)
     assert around.buffer.log == [("ack", 7)]
-    assert [name for name, _ in around.submitted] == ["7", "7.1"]
+    assert [name for name, _ in around.submitted] == ["7", "7-1"]
 
 
 async def test_a_line_whose_channel_stays_away_becomes_a_dead_letter_with_the_reason(

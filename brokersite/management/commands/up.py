@@ -41,6 +41,10 @@ class Command(BaseCommand):
         )  # fmt: skip
         add_listeners(parser)
         parser.add_argument(
+            "--status", type=address, metavar="HOST:PORT",
+            help="serve /healthz, /readyz and /metrics of the listeners here (default: nowhere)",
+        )  # fmt: skip
+        parser.add_argument(
             "--celery", choices=("on", "off"), default="on",
             help="a Celery worker with the beat, for ETL and periodic upkeep (default: %(default)s)",
         )  # fmt: skip
@@ -55,14 +59,16 @@ class Command(BaseCommand):
         try:
             listeners = {name: options[name] for name in LISTENERS if options[name] is not None}
             hydra = options["hydra"]
-            refuse_taken([options["http"], *listeners.values(), *([hydra] if hydra is not None else [])])
+            more = [place for place in (hydra, options["status"]) if place is not None]
+            refuse_taken([options["http"], *listeners.values(), *more])
             self._warn_of_strangers({"site": options["http"], **listeners, **({"hydra": hydra} if hydra else {})})
             bootstrap.migrate()
             admin = bootstrap.ensure_admin(settings.DATA_DIR)
             key = bootstrap.ensure_key(settings.DATA_DIR)
             if hydra is not None:
                 bootstrap.ensure_hydra_secret(settings.DATA_DIR)
-            programs = _programs(options["http"], listeners, hydra, founds=bootstrap.knows_no_hydra_network())
+            founds = bootstrap.knows_no_hydra_network()
+            programs = _programs(options["http"], listeners, hydra, options["status"], founds=founds)
             connections.close_all()
             celery = _celery_worker(programs) if options["celery"] == "on" else None
             asyncio.run(self._run(programs, self._banner(options["http"], listeners, hydra, celery, admin, key)))
@@ -156,10 +162,13 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
 
 
-def _programs(http: HostPort, listeners: dict[str, HostPort], hydra: HostPort | None, *, founds: bool) -> list[Program]:
+def _programs(
+    http: HostPort, listeners: dict[str, HostPort], hydra: HostPort | None, status: HostPort | None, *, founds: bool
+) -> list[Program]:
     programs = []
     if listeners:
         flags = [f"--{name}={listeners.get(name, 'off')}" for name in LISTENERS]
+        flags += [f"--status={status}"] if status is not None else []
         programs.append(Program("runwire", ["brokersite", "runwire", *flags], list(listeners.values())))
     if hydra is not None:
         node = ["brokersite", "runhydra", f"--listen={hydra}", *(["--found"] if founds else [])]

@@ -69,7 +69,9 @@ async def test_a_command_that_the_server_refuses_is_refused_with_its_number(
     pair: tuple[Client, Client, str], line: str, code: str
 ) -> None:
     chief, bot, channel = pair
-    line = " ".join(chief.connection.nick if word == "chief" else word for word in line.replace("@", channel).split(" "))
+    line = " ".join(
+        chief.connection.nick if word == "chief" else word for word in line.replace("@", channel).split(" ")
+    )
     kind, words = await fate(bot, line)
     assert (kind, words[:3]) == (FateKind.REFUSED, code), words
 
