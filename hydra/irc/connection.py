@@ -40,6 +40,7 @@ from hydra.irc.fates import SENT, Fate, FateKind, Settle
 from hydra.irc.fitting import DoesNotFitError, OwnPrefix, fit
 from hydra.irc.nicks import other_nicks
 from hydra.irc.pace import Pace
+from hydra.irc.sasl import Login, LoginFailed
 from hydra.irc.settings import IrcServer, IrcTimes, IrcUser
 from hydra.irc.wire import MAX_LINE, Wire
 from hydra.protocol.lines import MAX_IRC, command, targets
@@ -118,6 +119,9 @@ class IrcConnection:
         self.loop = asyncio.get_running_loop()
         self._rng = Random()
         self._queue: deque[_Line] = deque()
+        #: The pauses before further attempts while the server refuses this client, and the next one.
+        self._pauses = self.times.refused.delays()
+        self._pause = 0.0
 
     def connect(self) -> None:
         """Begin to connect. Raises RuntimeError while an attempt lasts."""
@@ -127,6 +131,7 @@ class IrcConnection:
         self.wire = Wire(self)
         self.channels = Channels(self.user.channels)
         self._nicks = other_nicks(self.user.nick, self._rng)
+        self._login = None if self.user.account is None else Login(self.user.account)
         self._prefix = OwnPrefix(f"~{self.user.username}")
         #: The line of which the server's answer is awaited.
         self._under_way: _Line | None = None
@@ -155,6 +160,7 @@ class IrcConnection:
     async def _connect(self, wire: Wire) -> None:
         server, failure = self._server, ""
         try:
+            await asyncio.sleep(self._pause)
             async with asyncio.timeout(self.times.connect):
                 await wire.register(server, self.user)
         except TimeoutError:
@@ -203,13 +209,17 @@ class IrcConnection:
 
     def event(self, event: Event) -> None:
         """See `wire.LineReceiver`."""
+        if self._login is not None and self.state is ConnectionState.REGISTERING and not self._log_in(event):
+            return
         match event.type:
             case "ping":
                 self._pong(event)
             case "pong":
                 self._answered(event.arguments[-1] if event.arguments else event.target or "")
-            case "error":
+            case "error" if self.welcomed:
                 self.lose(f"{self._server} closes the connection: {event_text(event)}")
+            case "error":
+                self._turned_away(f"{self._server} closes the connection: {event_text(event)}")
             case "welcome" if self.state is ConnectionState.REGISTERING:
                 self._welcome()
             case "join" | "part" | "kick":
@@ -231,7 +241,26 @@ class IrcConnection:
             self._pace.spend(clock.now())
             self.wire.send_raw(f"PONG :{event.target}")
 
+    def _log_in(self, event: Event) -> bool:
+        """Go on with the login; False if it has failed, and the connection is over."""
+        assert self._login is not None
+        try:
+            for line in self._login.take(event):
+                self.wire.send_raw(line)
+        except LoginFailed as error:
+            self._turned_away(f"{self._server}: no login: {error}")
+            return False
+        return True
+
+    def _turned_away(self, reason: str) -> None:
+        """The server does not let this client in: the next attempts have longer and longer pauses."""
+        self._pause = next(self._pauses)
+        reason = f"{reason}; the next attempt is not before {self._pause:.0f} s"
+        logger.error("%s", reason)
+        self.lose(reason)
+
     def _welcome(self) -> None:
+        self._pauses, self._pause = self.times.refused.delays(), 0.0
         if self._deadline is not None:
             self._deadline.cancel()
         self.state = ConnectionState.JOINING
@@ -254,13 +283,13 @@ class IrcConnection:
             case "nicknameinuse" | "nickcollision" | "unavailresource" if self.user.other_nicks:
                 nick = next(self._nicks, None)
                 if nick is None:
-                    self.lose(f"all nicks like {self.user.nick} are in use on {self._server}")
+                    self._turned_away(f"all nicks like {self.user.nick} are in use on {self._server}")
                 else:
                     self.wire.take_nick(nick)
             case "nicknameinuse" | "nickcollision" | "unavailresource":
-                self.lose(f"the nick {self.user.nick} is in use on {self._server}")
+                self._turned_away(f"the nick {self.user.nick} is in use on {self._server}")
             case "erroneusnickname" | "nonicknamegiven" | "passwdmismatch" | "yourebannedcreep" | "nopermforhost":
-                self.lose(f"{self._server} refuses this client: {event_text(event)}")
+                self._turned_away(f"{self._server} refuses this client: {event_text(event)}")
 
     # Channels.
 

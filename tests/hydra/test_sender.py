@@ -360,7 +360,13 @@ async def test_lines_for_a_channel_that_the_leader_is_not_in_wait_in_order_and_o
 async def test_a_line_that_is_refused_since_the_leader_was_kicked_waits_for_the_rejoin(around: Surroundings) -> None:
     around.fates = [Fate(FateKind.REFUSED, "404 #a no"), SENT]
     around.buffer.put((7, HELLO))
-    submit, around.sender.submit = around.sender.submit, lambda *what: (around.awaited.add("#a"), submit(*what))[1]
+    submit = around.sender.submit
+
+    def kicked(message: str, line: str) -> asyncio.Future[Fate] | None:
+        around.awaited.add("#a")
+        return submit(message, line)
+
+    around.sender.submit = kicked
     await around.until(lambda: around.submitted)
     around.sender.submit = submit
     await around.until(lambda: not around.claimed)
