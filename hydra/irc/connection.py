@@ -24,7 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from random import Random
@@ -44,6 +44,7 @@ from hydra.irc.sasl import Login, LoginFailed
 from hydra.irc.settings import IrcServer, IrcTimes, IrcUser
 from hydra.irc.wire import MAX_LINE, Wire
 from hydra.protocol.lines import MAX_IRC, command, targets
+from wire.client.backoff import Backoff
 
 logger = logging.getLogger("hydra.irc")
 
@@ -120,7 +121,7 @@ class IrcConnection:
         self._rng = Random()
         self._queue: deque[_Line] = deque()
         #: The pauses before further attempts while the server refuses this client, and the next one.
-        self._pauses = self.times.refused.delays()
+        self._pauses = self._new_pauses()
         self._pause = 0.0
 
     def connect(self) -> None:
@@ -252,6 +253,9 @@ class IrcConnection:
             return False
         return True
 
+    def _new_pauses(self) -> Iterator[float]:
+        return Backoff(self.times.refused, self.times.refused_most).delays()
+
     def _turned_away(self, reason: str) -> None:
         """The server does not let this client in: the next attempts have longer and longer pauses."""
         self._pause = next(self._pauses)
@@ -260,7 +264,7 @@ class IrcConnection:
         self.lose(reason)
 
     def _welcome(self) -> None:
-        self._pauses, self._pause = self.times.refused.delays(), 0.0
+        self._pauses, self._pause = self._new_pauses(), 0.0
         if self._deadline is not None:
             self._deadline.cancel()
         self.state = ConnectionState.JOINING

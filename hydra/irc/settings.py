@@ -8,15 +8,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from wire.client.backoff import Backoff
 from wire.net.address import HostPort
 
 #: Bytes of a nick, a channel, a password or another word of a registration; servers allow far fewer.
 MAX_NAME: Final = 200
-
-
-#: Seconds between attempts that a server refuses: at first, and at most.
-REFUSED: Final = Backoff(10.0, 300.0)
 
 
 class IrcSettingsError(ValueError):
@@ -88,8 +83,10 @@ class IrcUser:
 class IrcTimes:
     """The connection's times in seconds, and its pace."""
 
-    refused: Backoff = REFUSED
-    """Between attempts while the server refuses this client, its nick or its account."""
+    refused: float = 10.0
+    """Until the next attempt after the server has refused this client, its nick or its account; then longer."""
+    refused_most: float = 300.0
+    """The longest such time."""
     connect: float = 10.0
     """For the TCP connection and TLS."""
     register: float = 30.0

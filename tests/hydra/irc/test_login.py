@@ -12,16 +12,15 @@ from hydra.irc.settings import IrcAccount, IrcSettingsError, Mechanism
 from tests.hydra.irc.client import Client
 from tests.hydra.irc.scripted import ScriptedClient, ScriptedServer
 from tests.wire.net.test_tls import Authority
-from wire.client.backoff import Backoff
 
 PLAIN = IrcAccount(Mechanism.PLAIN, "fivewire", "s3cret word")
 EXTERNAL = IrcAccount(Mechanism.EXTERNAL, "fivewire")
-NEVER = Backoff(3600, 3600)
+NEVER = 3600
 
 
 async def asked(scripted: ScriptedServer, account: IrcAccount = PLAIN) -> tuple[Client, ScriptedClient]:
     """A client that has asked for the server's capabilities."""
-    client = Client(scripted, "alpha", account=account, refused=NEVER)
+    client = Client(scripted, "alpha", account=account, refused=NEVER, refused_most=NEVER)
     client.connection.connect()
     accepted = await scripted.client()
     assert await accepted.line() == b"CAP LS 302"
