@@ -24,11 +24,15 @@ def add_addresses(parser: argparse.ArgumentParser) -> None:
         "--hydra", type=address_or_off, default=HYDRA, metavar="HOST:PORT|off",
         help="the address of the Hydra node (default: %(default)s)",
     )  # fmt: skip
+    parser.add_argument(
+        "--status", type=address, metavar="HOST:PORT",
+        help="serve /healthz, /readyz and /metrics of the listeners here (default: nowhere)",
+    )  # fmt: skip
 
 
 def given_addresses(options: Mapping[str, Any]) -> dict[str, HostPort]:
     """The addresses by the names of their options, without those that are off."""
-    return {name: options[name] for name in ("http", *LISTENERS, "hydra") if options[name] is not None}
+    return {name: options[name] for name in ("http", *LISTENERS, "hydra", "status") if options[name] is not None}
 
 
 def refuse_taken_addresses(addresses: Mapping[str, HostPort]) -> None:
@@ -38,7 +42,7 @@ def refuse_taken_addresses(addresses: Mapping[str, HostPort]) -> None:
         try:
             refuse_taken([place])
         except SupervisorError as error:
-            off = "" if name == "http" else ", or off"
+            off = "" if name in ("http", "status") else ", or off"
             problems.append(f"{error} Another one is given by --{name} HOST:PORT{off}.")
     if problems:
         raise SupervisorError("\n".join(problems))

@@ -241,6 +241,18 @@ class HydraSettings(Options):
     BROKER_HYDRA_NICK = text("fivewire", "The nick on IRC without `--nick`.", maximum=100)
     BROKER_HYDRA_JOIN = words((), "The channels to join without `--join`, with commas between them.")
     BROKER_HYDRA_IRC_PASSWORD = text("", "The password of the IRC server.", maximum=400)
+    BROKER_HYDRA_IRC_TLS_CA = file("The authority of the IRC server's certificate, PEM. Unset: those of the system.")
+    BROKER_HYDRA_IRC_TLS_CERT = file("The certificate, PEM, that `--irc-tls` shows to the IRC server.")
+    BROKER_HYDRA_IRC_TLS_KEY = file("Its private key, PEM.")
+    BROKER_HYDRA_IRC_SASL = text(
+        "", "How to log in to an account on IRC without `--irc-sasl`: `plain` or `external`. Empty: not at all.",
+        maximum=20,
+    )  # fmt: skip
+    BROKER_HYDRA_IRC_ACCOUNT = text("", "The account on IRC without `--irc-account`. Empty: the nick.", maximum=200)
+    BROKER_HYDRA_IRC_ACCOUNT_PASSWORD = text("", "The password of the account on IRC.", maximum=200)
+    BROKER_HYDRA_IRC_ACCOUNT_PASSWORD_FILE = file("A file with that password, in place of the password.")
+    BROKER_HYDRA_IRC_USER = text("hydra", "The user name on IRC without `--irc-user`.", maximum=100)
+    BROKER_HYDRA_IRC_REALNAME = text("Hydra", "The real name on IRC without `--irc-realname`.", maximum=200)
     BROKER_HYDRA_IRC_BURST = integer(5, "Lines that go to IRC at once.", minimum=1, maximum=10_000)
     BROKER_HYDRA_IRC_INTERVAL = seconds(
         2.0, "Then one line goes in this time, since IRC servers end connections that are faster; 0: no limit.",

@@ -15,10 +15,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from hydra import clock
 from hydra.errors import StoreError
+from hydra.irc.fates import Fate, FateKind, Settle
 from hydra.open_links import OpenLinks
 from hydra.protocol import effects
 from hydra.protocol.codec import MessageTooLong, encode
@@ -54,8 +56,8 @@ class Irc(Protocol):
     def connect(self) -> None:
         """Begin to connect."""
 
-    def say(self, line: str) -> bool:
-        """Send a line; False if it will not be sent."""
+    def say(self, line: str, settle: Settle) -> bool:
+        """Send a line, and tell its fate by `settle`, once; False if it will not be sent."""
 
     def leave(self, reason: str) -> None:
         """Leave IRC before this returns: nothing is sent and nothing called after it."""
@@ -69,6 +71,9 @@ class Watcher(Protocol):
 
     def delivered(self, term: int, idx: int, line: str) -> None:
         """A line came from IRC."""
+
+    def settled(self, message: str, line: str, fate: Fate) -> None:
+        """What became of a line for IRC that has this name."""
 
     def happened(self, kind: str, text: str) -> None:
         """An event for operators."""
@@ -248,8 +253,9 @@ class Driver:
             case effects.Persist():
                 self._persist(effect)
             case effects.Say(line, message):
-                if self._irc is None or not self._irc.say(line):
-                    self._watcher.happened("line lost", f"{message} cannot be sent: {line[:200]}")
+                settle = partial(self._watcher.settled, message, line)
+                if self._irc is None or not self._irc.say(line, settle):
+                    settle(Fate(FateKind.UNSENT, "it cannot be sent"))
             case effects.ConnectIrc() if self._irc is not None:
                 self._irc.connect()
             case effects.LeaveIrc(reason) if self._irc is not None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.conf import settings
 
-from hydra.irc.settings import IrcServer, IrcTimes, IrcUser
+from hydra.irc.settings import IrcAccount, IrcServer, IrcTimes, IrcUser, Mechanism
 from hydra.protocol.admission import AdmissionRules
 from hydra.protocol.times import Times
 from hydra.storage.database import conninfo_from_settings
@@ -17,6 +17,7 @@ from hydra.transports.address import NodeAddress
 from hydra.transports.base import TransportOptions
 from queues.engine import EngineOptions
 from queues.engine import options_from_settings as engine_options
+from queues.secretfiles import read_secret
 from wire.net.tls import server_context
 
 #: `BROKER_HYDRA_SECRET` for no secret although `DATA_DIR` has one.
@@ -89,3 +90,29 @@ def tls_contexts(cert: Path, key: Path, ca: Path) -> tuple[ssl.SSLContext, ssl.S
     client.check_hostname = False
     client.load_cert_chain(cert, key)
     return server, client
+
+
+def irc_tls() -> ssl.SSLContext:
+    """TLS to the IRC server, with a certificate of the client's if there is one. Raises ValueError."""
+    context = ssl.create_default_context(cafile=settings.BROKER_HYDRA_IRC_TLS_CA)
+    if settings.BROKER_HYDRA_IRC_TLS_CERT is not None:
+        try:
+            context.load_cert_chain(settings.BROKER_HYDRA_IRC_TLS_CERT, settings.BROKER_HYDRA_IRC_TLS_KEY)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"BROKER_HYDRA_IRC_TLS_CERT or _KEY cannot be used: {error}") from error
+    return context
+
+
+def irc_account(options: dict[str, Any]) -> IrcAccount | None:
+    """The account of the command's options, if there is one. Raises ValueError."""
+    if not options["irc_sasl"]:
+        return None
+    if (name := options["irc_sasl"]) not in [*Mechanism]:
+        raise ValueError(f"BROKER_HYDRA_IRC_SASL is {name.lower()!r}: write plain or external.")
+    mechanism = Mechanism(name)
+    if mechanism is Mechanism.EXTERNAL and not (options["irc_tls"] and settings.BROKER_HYDRA_IRC_TLS_CERT):
+        raise ValueError("SASL EXTERNAL shows a certificate: give --irc-tls, and set BROKER_HYDRA_IRC_TLS_CERT.")
+    password = settings.BROKER_HYDRA_IRC_ACCOUNT_PASSWORD
+    if settings.BROKER_HYDRA_IRC_ACCOUNT_PASSWORD_FILE is not None:
+        password = read_secret(settings.BROKER_HYDRA_IRC_ACCOUNT_PASSWORD_FILE)
+    return IrcAccount(mechanism, options["irc_account"] or options["nick"], password)

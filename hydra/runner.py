@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from hydra import clock
 from hydra.driver import Driver
 from hydra.errors import StoreError
+from hydra.irc.fates import Fate, FateKind
 from hydra.irc.pace import Pace
 from hydra.notifications import CommandAction, OperatorCommand
 from hydra.options import HydraOptions
@@ -25,7 +26,7 @@ from hydra.protocol.node import Node
 from hydra.protocol.roles import Role
 from hydra.recorder import Recorder
 from hydra.send_gate import SendGate
-from hydra.sender import Sender
+from hydra.sender import LONGEST_LINE, Sender
 from hydra.snapshot import snapshot
 from hydra.storage.database_thread import DatabaseThread
 from hydra.storage.line_records import RECV_LENGTH, forget_recorded, has_node, prepare_queue, prune
@@ -112,6 +113,7 @@ class Runner:
                     on_connected=lambda: self.driver.irc_connected(),
                     on_line=lambda line: self.driver.irc_line(line),
                     on_lost=lambda reason: self.driver.irc_lost(reason),
+                    on_joined=self._joined,
                     may_speak=lambda: self.driver.may_speak(),
                     on_fault=lambda unit, error: self.driver.fault(unit, error),
                 ),
@@ -119,6 +121,8 @@ class Runner:
             )
         times = options.transport.irc
         self._gate = SendGate(self._irc, Pace(times.burst, times.interval))
+        #: What is to be told of the lines of this process' queue that are on their way, by the node's names for them.
+        self._fates: dict[str, asyncio.Future[Fate]] = {}
         self._tasks = Tasks()
         self._faults: deque[float] = deque(maxlen=MAX_FAULTS)
 
@@ -148,7 +152,9 @@ class Runner:
         await self._listen()
         stack.push_async_callback(self._leave)
         if engine is not None and options.send is not None:
-            self._sender = Sender(engine, options.send, self._gate, self._database, self._submit, self._happened_beside)
+            self._sender = Sender(
+                engine, options.send, self._gate, self._database, self._submit, self._happened_beside, self._awaits
+            )
             stack.push_async_callback(self._sender.stop)
         self._tasks.spawn(self._show())
         self._tasks.spawn(self._prune())
@@ -220,6 +226,7 @@ class Runner:
 
     def _be_silent(self, reason: str) -> None:
         self.driver.silence(reason)
+        self._forsake(reason)
         self._gate.attach(None)  # a line taken now would be lost
         self._gate_changed()
 
@@ -252,6 +259,7 @@ class Runner:
     def _fail(self, error: Exception) -> None:
         logger.error("the node cannot go on: %s", error)
         self.driver.silence(str(error))
+        self._forsake(str(error))
         self.error = error
         self._stop.set()
 
@@ -270,6 +278,8 @@ class Runner:
     def changed(self, role: Role, term: int, leader: int | None) -> None:
         """See `Watcher`."""
         logger.info("%s in term %d, leader %s", role.name.lower(), term, leader)
+        if role is not Role.LEADING:
+            self._forsake("the node leads no longer")
         self._show_now()
         self._gate.set_leader_elsewhere(False)
         if role is Role.FOLLOWING and self._sender is not None:
@@ -324,9 +334,44 @@ class Runner:
 
     # Lines for IRC.
 
-    def _submit(self, message: str, line: str) -> None:
+    def _submit(self, message: str, line: str) -> asyncio.Future[Fate] | None:
+        """Give a line to the node; its fate, unless another node sends it."""
         self._gate.spend()
-        self.driver.tell(self.driver.node.submit, message, line, unit=f"message {message} for IRC")
+        node, fate = self.driver.node, None
+        if node.role is Role.LEADING:
+            fate = self._fates[f"{node.core.voter}/{message}"] = self._loop.create_future()
+        self.driver.tell(node.submit, message, line, unit=f"message {message} for IRC")
+        return fate
+
+    def settled(self, message: str, line: str, fate: Fate) -> None:
+        """See `Watcher`. A line of another node's has no queue here: its end is an event."""
+        waiting = self._fates.pop(message, None)
+        if waiting is not None:
+            if not waiting.done():
+                waiting.set_result(fate)
+        elif fate.kind is FateKind.REFUSED:
+            self._other_ended("line refused", message, line, fate)
+        elif fate.kind is not FateKind.SENT:
+            self._other_ended("line lost", message, line, fate)
+
+    def _other_ended(self, kind: str, message: str, line: str, fate: Fate) -> None:
+        logger.warning("%s of another node: %s: %s", kind, message, fate.words)
+        self.happened(kind, f"{message}: {fate.words}: {line[:LONGEST_LINE]}")
+
+    def _forsake(self, reason: str) -> None:
+        """Lines that the node has not given to IRC by now never leave it."""
+        fates, self._fates = self._fates, {}
+        for waiting in fates.values():
+            if not waiting.done():
+                waiting.set_result(Fate(FateKind.UNSENT, reason))
+
+    def _awaits(self, line: str) -> str | None:
+        leads = self.driver.node.role is Role.LEADING
+        return self._irc.awaits(line) if leads and self._irc is not None else None
+
+    def _joined(self) -> None:
+        if self._sender is not None:
+            self._sender.joined()
 
     def _gate_changed(self) -> None:
         self._gate.changed()

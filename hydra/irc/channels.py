@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum, auto
-from typing import cast
 
-from irc.strings import lower  # type: ignore[import-untyped]
-
-
-def fold(name: str) -> str:
-    """A nick or a channel's name in IRC's lower case."""
-    return cast(str, lower(name))
+from hydra.irc.casemapping import fold
 
 
 class ChannelState(Enum):
@@ -33,6 +27,8 @@ class Channels:
         """`wanted` has `#name` or `#name key`."""
         self._joins = {fold(each.partition(" ")[0]): each for each in wanted}
         self._states = dict.fromkeys(self._joins, ChannelState.REFUSED)
+        #: Why the server has refused or removed this client last.
+        self._reasons: dict[str, str] = {}
 
     def settled(self) -> bool:
         """Whether every JOIN has its answer."""
@@ -51,15 +47,23 @@ class Channels:
         self._states |= dict.fromkeys(names, after)
         return names
 
-    def refused(self, words: Iterable[str]) -> str | None:
+    def refused(self, words: Iterable[str], reason: str = "") -> str | None:
         """The channel if an error with these words answers its JOIN, else None."""
         for word in words:
             if self._states.get(fold(word)) is ChannelState.ASKED:
-                self.change(word, ChannelState.REFUSED)
+                self.change(word, ChannelState.REFUSED, reason)
                 return word
         return None
 
-    def change(self, channel: str, state: ChannelState) -> None:
+    def change(self, channel: str, state: ChannelState, reason: str = "") -> None:
         """The server has let this client into a channel, removed it, or it has left by itself."""
         if fold(channel) in self._states:
             self._states[fold(channel)] = state
+            self._reasons[fold(channel)] = reason
+
+    def awaited(self, names: Iterable[str]) -> str | None:
+        """Why a line to these has to wait: one is a wanted channel that this client is not in at the moment."""
+        for name in names:
+            if self._states.get(fold(name)) in (ChannelState.ASKED, ChannelState.REFUSED):
+                return f"not in {name}: {self._reasons.get(fold(name)) or 'the server has not answered JOIN'}"
+        return None

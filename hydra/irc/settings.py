@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final
 
 from wire.net.address import HostPort
@@ -29,6 +30,33 @@ class IrcServer(HostPort):
         _check_text("a password", self.password)
 
 
+class Mechanism(StrEnum):
+    """How a client proves that an account is its own (SASL)."""
+
+    PLAIN = "PLAIN"
+    """By the account's password."""
+    EXTERNAL = "EXTERNAL"
+    """By the certificate that it has shown in TLS."""
+
+
+@dataclass(frozen=True, slots=True)
+class IrcAccount:
+    """A client's account with the network's services."""
+
+    mechanism: Mechanism
+    name: str
+    password: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        _check_word("an account", self.name)
+        _check_text("an account's password", self.password)
+        if self.mechanism is Mechanism.PLAIN and not self.password:
+            raise IrcSettingsError(f"the password of the account {self.name} is missing")
+
+    def __str__(self) -> str:
+        return f"the account {self.name} by {self.mechanism}"
+
+
 @dataclass(frozen=True, slots=True)
 class IrcUser:
     """A client's nick, names and channels."""
@@ -40,6 +68,8 @@ class IrcUser:
     realname: str = "Hydra"
     other_nicks: bool = True
     """Whether to take another nick if this one is in use."""
+    account: IrcAccount | None = None
+    """The account to log in to before the server's welcome."""
 
     def __post_init__(self) -> None:
         check_nick(self.nick)
@@ -53,6 +83,10 @@ class IrcUser:
 class IrcTimes:
     """The connection's times in seconds, and its pace."""
 
+    refused: float = 10.0
+    """Until the next attempt after the server has refused this client, its nick or its account; then longer."""
+    refused_most: float = 300.0
+    """The longest such time."""
     connect: float = 10.0
     """For the TCP connection and TLS."""
     register: float = 30.0
@@ -63,6 +97,8 @@ class IrcTimes:
     """Silence after which a server counts as dead."""
     join: float = 30.0
     """After which a channel that could not be joined is tried again."""
+    rejoin: float = 3.0
+    """After which a channel is joined again from which this client was kicked."""
     burst: int = 5
     """Lines sent at once after a pause."""
     interval: float = 2.0

@@ -24,6 +24,7 @@ from irc.client import Event  # type: ignore[import-untyped]
 from irc.client_aio import AioConnection, AioReactor, IrcProtocol  # type: ignore[import-untyped]
 from irc.connection import AioFactory  # type: ignore[import-untyped]
 
+from hydra.irc.sasl import BEGIN
 from hydra.irc.settings import IrcServer, IrcUser
 from wire.net.connection import kernel_buffer_size
 
@@ -95,6 +96,8 @@ class Wire(AioConnection):  # type: ignore[misc]
         self.choked = False
         """Whether the kernel has yet to take written bytes."""
         self.transport: asyncio.Transport | None = None
+        #: The line before all others.
+        self._first: str | None = None
         self._events: list[Event] = []
         self._aborted = False
 
@@ -103,6 +106,7 @@ class Wire(AioConnection):  # type: ignore[misc]
         password = server.password
         if " " in password or password.startswith(":"):
             password = f":{password}"
+        self._first = BEGIN if user.account is not None else None
         factory = AioFactory(ssl=server.tls)
         await self.connect(server.host, server.port, user.nick, password, user.username, user.realname, factory)
 
@@ -121,6 +125,8 @@ class Wire(AioConnection):  # type: ignore[misc]
         """The transport is connected."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=0)
+        if self._first is not None:
+            self.send_raw(self._first)
 
     def closed(self, error: Exception | None) -> None:
         """The transport is gone."""

@@ -29,6 +29,16 @@ def command(line: str) -> str:
     return rest.partition(" ")[0].upper()
 
 
+def targets(line: str) -> list[str]:
+    """The nicks or channels that a line is for: its first parameter, without tags and source."""
+    rest = line
+    for mark in "@:":
+        if rest.startswith(mark):
+            rest = rest.partition(" ")[2].lstrip(" ")
+    words = rest.split(" :")[0].split()
+    return words[1].split(",") if len(words) > 1 else []
+
+
 def passes(line: str, commands: frozenset[str]) -> bool:
     """Whether a text is one line of one of these commands, and not too long."""
     return (

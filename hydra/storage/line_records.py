@@ -6,19 +6,19 @@ A line from IRC is known by (queue, term, idx), a line for IRC by the first id o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 from django.db import IntegrityError, connection, transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 
 from hydra.models import Node, RecordedLine, SentLine
 from hydra.storage.statements import statement
 from queues.api import Outgoing, publish_many
 from queues.errors import OperationError
-from queues.models import Message, Overflow, Queue
+from queues.models import Message, Overflow, Queue, State
 from queues.operations.queues import create_queue
 
 #: Term, index, the line.
@@ -108,9 +108,24 @@ def release(message: int) -> None:
     SentLine.objects.filter(message=message).delete()
 
 
+def release_dead(message: int) -> bool:
+    """Remove the note of a message once it is a dead letter, or gone: then an operator alone sends it again."""
+    if _deliverable([message]).exists():
+        return False
+    release(message)
+    return True
+
+
+def _deliverable(messages: Collection[int]) -> QuerySet[Message]:
+    """Those of these messages, known by their first ids, that a queue may deliver by itself."""
+    return Message.objects.filter(Q(pk__in=messages) | Q(origin_id__in=messages)).exclude(
+        state__in=(State.DEAD, State.DEAD_LEASED)
+    )
+
+
 def prune() -> None:
     """Delete records older than a day; a sent message's record stays while the message may be delivered again."""
     RecordedLine.objects.filter(recorded_at__lt=Now() - KEPT).delete()
     sent = set(SentLine.objects.filter(sent_at__lt=Now() - KEPT).values_list("message", flat=True))
-    stored = Message.objects.filter(Q(pk__in=sent) | Q(origin_id__in=sent)).values_list("pk", "origin_id")
+    stored = _deliverable(sent).values_list("pk", "origin_id")
     SentLine.objects.filter(message__in=sent.difference(*stored)).delete()

@@ -23,7 +23,7 @@ from typing import Final
 from irc.client import Event, NickMask  # type: ignore[import-untyped]
 
 from hydra import clock
-from hydra.irc.channels import fold
+from hydra.irc.casemapping import fold
 from hydra.irc.connection import IrcConnection, IrcHandlers
 from hydra.irc.events import event_text, is_refusal
 from hydra.irc.nicks import drawn_nick

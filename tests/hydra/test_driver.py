@@ -12,6 +12,7 @@ import pytest
 
 from hydra import clock
 from hydra.driver import Driver
+from hydra.irc.fates import Fate, Settle
 from hydra.open_links import PIECE
 from hydra.protocol.effects import DeliverLine, Dial, Effect, Say, StoredNode
 from hydra.protocol.induction import Induction
@@ -68,7 +69,7 @@ class World:
     def connect(self) -> None:
         self.log.append("connect")
 
-    def say(self, line: str) -> bool:
+    def say(self, line: str, settle: Settle) -> bool:
         self.log.append(f"say {line}")
         return self.on_say(line)
 
@@ -82,6 +83,9 @@ class World:
 
     def delivered(self, term: int, idx: int, line: str) -> None:
         self.log.append(f"line {term}.{idx} {line}")
+
+    def settled(self, message: str, line: str, fate: Fate) -> None:
+        self.log.append(f"{message} {fate.kind.name.lower()}: {fate.words}: {line}")
 
     def happened(self, kind: str, text: str) -> None:
         self.log.append(f"{kind}: {text}")
@@ -244,11 +248,11 @@ async def test_lines_that_come_while_another_event_is_carried_out_wait_their_tur
     ]  # fmt: skip
 
 
-async def test_a_line_that_irc_does_not_take_is_reported_as_lost(world: World) -> None:
+async def test_a_line_that_irc_does_not_take_is_known_to_be_unsent(world: World) -> None:
     world.on_say = lambda line: False
     await lead(world)
     world.driver.tell(world.driver.node.submit, "7", "PRIVMSG #a :hello")
-    assert world.log[-1] == f"line lost: {VOTER}/7 cannot be sent: PRIVMSG #a :hello"
+    assert world.log[-1] == f"{VOTER}/7 unsent: it cannot be sent: PRIVMSG #a :hello"
 
 
 async def test_bytes_that_come_before_the_link_is_known_are_not_lost(world: World) -> None:

@@ -8,8 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from hydra.irc.fates import SENT, Fate, FateKind
+from hydra.protocol.lines import targets
 from hydra.sender import Sender
-from hydra.storage.line_records import claim, release
+from hydra.storage.line_records import claim, release, release_dead
 from queues.engine import EngineError
 from queues.engine.message import Detail
 from tests.waiting import PATIENCE, until
@@ -76,11 +78,19 @@ class Surroundings:
         self.happened: list[tuple[str, str]] = []
         self.troubles: list[Exception] = []
         """Errors of the next claims."""
+        self.looks = 0
+        self.fates: list[Fate] = []
+        """What becomes of the next lines that this node sends."""
+        self.awaited: set[str] = set()
+        """Channels that the leader is not in."""
         self.before_claim: Callable[[], None] = lambda: None
         self.slow: asyncio.Event | None = None
         """Holds back the answer to a committed claim until it is set."""
         fake = cast(Any, self)
-        self.sender = Sender(fake, "hydra.send", fake, fake, self._submit, lambda *what: self.happened.append(what))
+        self.sender = Sender(
+            fake, "hydra.send", fake, fake, self._submit, lambda *what: self.happened.append(what),
+            lambda line: next((f"not in {name}: banned" for name in targets(line) if name in self.awaited), None),
+        )  # fmt: skip
 
     async def queue(self, name: str) -> Any:
         if self.troubles and isinstance(self.troubles[0], EngineError):
@@ -103,7 +113,7 @@ class Surroundings:
 
     async def run(self, function: Any, message: int) -> Any:
         """What the thread of the database does with a message."""
-        return await {claim: self._claim, release: self._release}[function](message)
+        return await {claim: self._claim, release: self._release, release_dead: self._release_dead}[function](message)
 
     async def _claim(self, message: int) -> bool:
         self.before_claim()
@@ -118,10 +128,23 @@ class Surroundings:
     async def _release(self, message: int) -> None:
         self.claimed.discard(message)
 
-    def _submit(self, message: str, line: str) -> None:
-        assert int(message) in self.claimed
+    async def _release_dead(self, message: int) -> bool:
+        """The dead letter is stored at the second look."""
+        self.looks += 1
+        if self.looks % 2:
+            return False
+        self.claimed.discard(message)
+        return True
+
+    def _submit(self, message: str, line: str) -> asyncio.Future[Fate] | None:
+        assert int(message.partition("-")[0].partition(".")[0]) in self.claimed
         assert self.buffer.unacked, "it is acknowledged before it is said"
         self.submitted.append((message, line))
+        if not self.fates:
+            return None  # another node is to send it
+        fate: asyncio.Future[Fate] = asyncio.get_running_loop().create_future()
+        fate.set_result(self.fates.pop(0))
+        return fate
 
     async def until(self, condition: Callable[[], Any]) -> None:
         await until(condition)
@@ -130,6 +153,7 @@ class Surroundings:
 @pytest.fixture
 async def around(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Surroundings]:
     monkeypatch.setattr("hydra.sender.RETRY", 0.001)
+    monkeypatch.setattr("hydra.sender.LOOK", 0.001)
     around = Surroundings()
     yield around
     await around.sender.stop()
@@ -147,7 +171,8 @@ async def test_a_line_whose_node_died_between_claim_and_acknowledgement_is_not_s
     around.buffer.put((7, HELLO), (8, HELLO))
     await around.until(lambda: len(around.buffer.log) == 2)
     assert [message for message, _ in around.submitted] == ["8"]
-    assert around.buffer.log == [("ack", 7), ("ack", 8)]
+    assert around.buffer.log == [("bury: it was taken be", 7), ("ack", 8)]
+    assert around.claimed == {8}, "what an operator puts back is sent"
     assert [kind for kind, _ in around.happened] == ["line lost"]
     assert "7" in around.happened[0][1]
 
@@ -169,7 +194,7 @@ async def test_a_line_that_has_come_back_is_known_by_its_first_id(around: Surrou
     around.buffer.put((99, HELLO), detail=Detail(origin=7))
     await around.until(lambda: around.buffer.log)
     assert around.submitted == []
-    assert around.buffer.log == [("ack", 99)]
+    assert around.buffer.log == [("bury: it was taken be", 99)]
 
 
 async def test_a_line_waits_while_the_database_is_away(around: Surroundings) -> None:
@@ -281,3 +306,92 @@ async def test_a_database_that_does_not_answer_does_not_hold_up_the_end(
         await around.sender.stop()
     assert around.submitted == []
     assert around.buffer.log == [("hand back", 7)]
+
+
+# Refused lines, and channels that the leader is not in.
+
+
+async def test_a_line_that_the_server_refuses_is_a_dead_letter_with_its_words_and_can_be_put_back(
+    around: Surroundings,
+) -> None:
+    around.fates = [Fate(FateKind.REFUSED, "404 #a no"), SENT]
+    around.buffer.put((7, HELLO), (8, HELLO))
+    await around.until(lambda: len(around.buffer.log) == 2)
+    assert around.buffer.log == [("bury: 404 #a no", 7), ("ack", 8)]
+    assert around.claimed == {8}
+    assert [kind for kind, _ in around.happened] == ["line refused"]
+
+
+async def test_a_line_that_was_put_back_has_another_name_for_the_node(around: Surroundings) -> None:
+    around.buffer.put((99, HELLO), detail=Detail(origin=7))
+    await around.until(lambda: around.buffer.log)
+    assert [name for name, _ in around.submitted] == ["7.99"]
+
+
+async def test_a_line_that_was_not_sent_is_sent_later_under_another_name(around: Surroundings) -> None:
+    around.fates = [Fate(FateKind.UNSENT, "not on IRC"), SENT]
+    around.buffer.put((7, HELLO))
+    await around.until(lambda: len(around.buffer.log) == 2)
+    assert around.buffer.log == [("hand back", 7), ("ack", 7)]
+    assert [name for name, _ in around.submitted] == ["7", "7-1"]
+
+
+async def test_a_line_whose_fate_is_unknown_is_a_dead_letter_that_says_so(around: Surroundings) -> None:
+    around.fates = [Fate(FateKind.UNKNOWN, "lost")]
+    around.buffer.put((7, HELLO))
+    await around.until(lambda: around.happened)
+    assert around.buffer.log == [("bury: lost: it may ha", 7)]
+    assert around.happened[0][0] == "line lost"
+
+
+async def test_lines_for_a_channel_that_the_leader_is_not_in_wait_in_order_and_others_overtake_them(
+    around: Surroundings,
+) -> None:
+    around.awaited = {"#b"}
+    around.buffer.put((5, b"PRIVMSG #b :x"), (6, b"PRIVMSG #B,#c :y"), (7, b"PRIVMSG #a :z"))
+    await around.until(lambda: around.buffer.log)
+    assert [name for name, _ in around.submitted] == ["7"]
+    around.awaited = set()
+    around.sender.joined()
+    await around.until(lambda: len(around.buffer.log) == 3)
+    assert [name for name, _ in around.submitted] == ["7", "5", "6"]
+
+
+async def test_a_line_that_is_refused_since_the_leader_was_kicked_waits_for_the_rejoin(around: Surroundings) -> None:
+    around.fates = [Fate(FateKind.REFUSED, "404 #a no"), SENT]
+    around.buffer.put((7, HELLO))
+    submit = around.sender.submit
+
+    def kicked(message: str, line: str) -> asyncio.Future[Fate] | None:
+        around.awaited.add("#a")
+        return submit(message, line)
+
+    around.sender.submit = kicked
+    await around.until(lambda: around.submitted)
+    around.sender.submit = submit
+    await around.until(lambda: not around.claimed)
+    around.awaited = set()
+    around.sender.joined()
+    await around.until(lambda: around.buffer.log)
+    assert around.buffer.log == [("ack", 7)]
+    assert [name for name, _ in around.submitted] == ["7", "7-1"]
+
+
+async def test_a_line_whose_channel_stays_away_becomes_a_dead_letter_with_the_reason(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hydra.sender.LONGEST_ASIDE", -1.0)
+    around.awaited = {"#a"}
+    around.buffer.put((7, HELLO), (8, b"PRIVMSG #b :x"))
+    await around.until(lambda: len(around.buffer.log) == 2)
+    assert around.buffer.log == [("bury: not in #a: bann", 7), ("ack", 8)]
+    assert around.claimed == {8}
+
+
+async def test_what_waits_for_a_channel_goes_to_the_next_leader(around: Surroundings) -> None:
+    around.awaited = {"#a"}
+    around.buffer.put((7, HELLO), (8, HELLO), (9, b"PRIVMSG #b :x"))
+    await around.until(lambda: around.buffer.log)
+    around.shut()
+    await around.until(lambda: len(around.buffer.log) == 3)
+    assert around.buffer.log[1:] == [("hand back", 8), ("hand back", 7)]

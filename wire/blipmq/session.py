@@ -32,6 +32,7 @@ from wire.blipmq.codec import ACK, HEADER_SIZE, MAX_FRAME_SIZE, MIN_LENGTH, POLL
 from wire.blipmq.machine import Action, Conversation, State, Success
 from wire.blipmq.runs import Run, RunDecoder, SharedDeliveries, encode_deliveries
 from wire.net.connection import Connection, contained
+from wire.net.limits import Closure
 from wire.net.siblings import State as HandedState
 from wire.server import Server
 from wire.session import WireSession
@@ -188,10 +189,12 @@ class BlipMQSession(WireSession):
         if self._blocked:
             self._behind = runs[at:]
         elif self._decoder.error is not None:
+            self.connection.blame(Closure.PROTOCOL, self._decoder.error)
             self._draining = True
         elif self._conversation.state is not State.READY and self._decoder.expected > codec.MAX_HANDSHAKE_SIZE:
             self._nack(self._decoder.correlation_id, codec.UNAUTHENTICATED)
             self._replies.flush()
+            self.connection.blame(Closure.PROTOCOL, f"a frame of {self._decoder.expected} bytes before AUTH")
             self._draining = True
         self.connection.hold(self._decoder.pending + (self._behind_bytes if self._blocked else 0))
         if self._unconfirmed is not None and self._replies.batch == self._engine.open_batch:

@@ -61,6 +61,9 @@ class ConnectionOwner(Protocol):
     def connection_lost(self, connection: Connection, closure: Closure) -> None:
         """Forget a connection and add up its traffic."""
 
+    def blame(self, closure: Closure, ip: str, why: str) -> None:
+        """Log that a connection is ended for what its client did or left undone."""
+
     def session_failed(self) -> None:
         """Count an unforeseen exception of a session."""
 
@@ -171,6 +174,8 @@ class Connection(asyncio.Protocol):
         #: Whether the connection has been ended: later writes are dropped.
         self.is_closing = False
         self._closure: Closure | None = None
+        #: What the client has done, or left undone, so that it is closed.
+        self._blamed: Closure | None = None
         self._handshake_done = False
         self._held = 0
         self._stamp = 0.0
@@ -248,7 +253,13 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Flush what was written, then close. The session's connection_lost comes soon, before it is done."""
-        self._end(Closure.STOPPED if self.listener.stopping else Closure.SESSION)
+        self._end(self._blamed or (Closure.STOPPED if self.listener.stopping else Closure.SESSION))
+
+    def blame(self, closure: Closure, why: str) -> None:
+        """The client is the reason why this connection is closed soon: count that, and log it."""
+        if self._blamed is None and not self.is_closing:
+            self._blamed = closure
+            self.listener.blame(closure, self.peer[0], why)
 
     def abort(self, closure: Closure = Closure.SESSION) -> None:
         """Close at once and drop unsent bytes."""
@@ -369,12 +380,12 @@ class Connection(asyncio.Protocol):
             self._stamp = now  # not read from: the silence is not the client's
         elif not self._handshake_done:
             if self._handshake_timeout and now - self._stamp >= self._handshake_timeout:
-                self._end(Closure.HANDSHAKE_TIMEOUT)
+                self._end_late(Closure.HANDSHAKE_TIMEOUT, self._handshake_timeout, "no handshake")
         elif (moved := self.bytes_in + self.bytes_out) != self._moved or (self._silence_allowed and not self._eof):
             self._moved = moved
             self._stamp = now
         elif options.idle_timeout and now - self._stamp >= options.idle_timeout:
-            self._end(Closure.IDLE_TIMEOUT)
+            self._end_late(Closure.IDLE_TIMEOUT, options.idle_timeout, "nothing was sent either way")
 
     def _check_flush(self, now: float, timeout: float) -> None:
         buffered = self._transport.get_write_buffer_size()
@@ -386,7 +397,12 @@ class Connection(asyncio.Protocol):
             if now - self._stamp >= LINGER:
                 self._transport.abort()
         elif timeout and now - self._stamp >= timeout:
+            self.blame(Closure.WRITE_TIMEOUT, f"it has read nothing for {timeout:g} s")
             self._abort(Closure.WRITE_TIMEOUT)
+
+    def _end_late(self, closure: Closure, seconds: float, what: str) -> None:
+        self.blame(closure, f"{what} for {seconds:g} s")
+        self._end(closure)
 
     # Called by the transport
 

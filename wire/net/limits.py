@@ -28,6 +28,8 @@ class Closure(StrEnum):
     PEER = "peer"
     RESET = "reset"
     SESSION = "session"
+    #: The client's bytes are not the protocol's, or out of turn.
+    PROTOCOL = "protocol"
     SESSION_ERROR = "session_error"
     HANDSHAKE_TIMEOUT = "handshake_timeout"
     MAX_UNAUTHENTICATED = "max_unauthenticated"
@@ -193,6 +195,10 @@ def _client_key(ip: str) -> str | int:
     return ip if ":" not in ip else int(ip_address(ip)) >> 64
 
 
+#: Keys that a throttle remembers, such as addresses of clients.
+MOST_KEYS = 10_000
+
+
 class LogThrottle:
     """Lets at most one report per key through each ``interval`` seconds, and counts what it held back."""
 
@@ -203,6 +209,8 @@ class LogThrottle:
 
     def admit(self, key: str, now: float) -> int:
         """Return how many events to report now, this one included, or 0 to stay silent."""
+        if len(self._last) >= MOST_KEYS and key not in self._last:
+            self._forget(now)
         held = self._held.get(key, 0) + 1
         last = self._last.get(key)
         if last is not None and now - last < self.interval:
@@ -211,3 +219,10 @@ class LogThrottle:
         self._last[key] = now
         self._held[key] = 0
         return held
+
+    def _forget(self, now: float) -> None:
+        """Forget keys that may be reported again; all of them if that leaves too many."""
+        recent = [key for key, last in self._last.items() if now - last < self.interval]
+        kept = recent if len(recent) < MOST_KEYS else []
+        self._last = {key: self._last[key] for key in kept}
+        self._held = {key: self._held.get(key, 0) for key in kept}

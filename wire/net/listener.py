@@ -28,6 +28,10 @@ logger = logging.getLogger("wire.net.listener")
 TLS_SHUTDOWN_TIMEOUT = 10.0
 #: Seconds between two looks at the connections while stopping.
 DRAIN_SWEEP = 0.1
+#: Seconds between two lines about connections of one address that are closed for the same reason.
+BLAMES = 60.0
+#: Characters of what a client has done wrong.
+LONGEST_WHY = 300
 #: Seconds that a stop waits at most for the loop to report the end of aborted connections.
 ABORT_GRACE = 1.0
 
@@ -69,6 +73,7 @@ class Listener:
         self._sweeper: asyncio.TimerHandle | None = None
         self._gone = asyncio.Event()
         self._throttle = LogThrottle()
+        self._blames = LogThrottle(BLAMES)
 
     async def start(self) -> HostPort:
         """Listen, and return the address with the port that was bound. Raises :exc:`ListenError`."""
@@ -139,6 +144,13 @@ class Listener:
         """Log that a connection is ended for a limit that it shares with others; a second's together."""
         if count := self._throttle.admit(closure, self.loop.time()):
             logger.warning("%s closed %d connection(s), the last from %s (%s)", self.name, count, ip, closure)
+
+    def blame(self, closure: Closure, ip: str, why: str) -> None:
+        """Log that a connection is ended for what its client did or left undone; those of a minute together."""
+        if count := self._blames.admit(f"{closure} {ip}", self.loop.time()):
+            logger.warning(
+                "%s closed %d connection(s) from %s (%s): %s", self.name, count, ip, closure, why[:LONGEST_WHY]
+            )
 
     # Accepting
 

@@ -22,6 +22,7 @@ from uuid import uuid4
 from queues.engine import EngineError
 from queues.reach import Operation, Protocol
 from wire.net.connection import Connection, contained
+from wire.net.limits import Closure
 from wire.net.siblings import State as HandedState
 from wire.net.tasks import Tasks
 from wire.overhop.codec import encoder, messages
@@ -38,6 +39,8 @@ from wire.session import WireSession
 
 #: Messages and runs of one connection that are handled before the others have a turn.
 TURN = 200
+#: The key in a HELLO's payload by which a client asks for an ERR before it is closed for its bytes.
+EXPLAIN = "explain"
 Payload = dict[str, Any]
 Answer = Coroutine[Any, Any, Payload | None]
 
@@ -55,9 +58,11 @@ class OverhopSession(WireSession):
         #: Until the first queue is known: where the connection may be handed over.
         self._siblings = service.siblings
         self._conversation = Conversation(service.options.limits, self._loop.time())
-        self._decoder = RunDecoder(service.options.max_envelope)
+        self._decoder: RunDecoder = RunDecoder(service.options.max_envelope)
         self._spawned = Tasks()
         self._finishing = False
+        #: The client wants to be told why its bytes are refused.
+        self._explains = False
         #: The client has sent its end of file: it cannot finish any job.
         self._at_end = False
         self._rid = ""
@@ -78,6 +83,7 @@ class OverhopSession(WireSession):
         for before in (Type.HELLO, Type.REGISTER):
             self._conversation.on_message(before, self._loop.time())
         self._connected_at, self._requests = state["since"], state["requests"]
+        self._explains = state["explain"]
         self.client.continue_since(self._connected_at)
         self._begin(state["wid"])
 
@@ -170,10 +176,18 @@ class OverhopSession(WireSession):
         self.connection.hold(self._decoder.pending + (self._behind_bytes if self._blocked else 0))
         if self._replies.batch == self._engine.open_batch:
             self._unconfirmed.add(self.connection, self._behind_bytes)
-        if not self._blocked and self._decoder.error is not None:
-            self._finish()
+        if not self._blocked and self._decoder.error is not None and not self._finishing:
+            self._refuse_bytes(self._decoder.error)
         if self._draining:
             self._close_when_done()
+
+    def _refuse_bytes(self, why: str) -> None:
+        """What came is not Overhop: close, without a word unless the client has asked for one in its HELLO."""
+        self.connection.blame(Closure.PROTOCOL, why)
+        if self._explains:
+            self._end(self._decoder.rid or PUSH_RID, Code.PROTOCOL_VIOLATION, why)
+        else:
+            self._finish()
 
     def _handle(self, t: int, rid: str, p: Payload) -> None:
         try:
@@ -194,6 +208,8 @@ class OverhopSession(WireSession):
         if parse is not None and (registered or t in (Type.HELLO, Type.REGISTER)):
             asked = parse(p)
         action = self._conversation.on_message(t, self._loop.time())
+        if action is Action.HI:
+            self._explains = p.get(EXPLAIN) is True
         if action is Action.SERVE:
             if isinstance(asked, messages.Subscribe) and (home := self._other_home(asked.q)) is not None:
                 self._ask(rid, self._move(home, OverhopEnvelope(t, rid, p)))
@@ -215,8 +231,17 @@ class OverhopSession(WireSession):
             ident = {"register_timeout_seconds": math.ceil(seconds), "reply_deadline": deadline}
             self._replies.begin().append(encoder.encode(Type.IDENT, PUSH_RID, ident))
         elif action is Action.VIOLATION:
+            self.connection.blame(Closure.PROTOCOL, text)
             self._end(rid, Code.PROTOCOL_VIOLATION, text)
-        elif action is Action.REGISTER_TIMEOUT:
+        else:
+            self._end_late(action, rid)
+
+    def _end_late(self, action: Action, rid: str) -> None:
+        """Close for what did not come in time."""
+        if action in (Action.REGISTER_TIMEOUT, Action.TIMEOUT, Action.CLOSE):
+            missing = "HELLO" if action is Action.CLOSE else "REGISTER"
+            self.connection.blame(Closure.HANDSHAKE_TIMEOUT, f"no {missing} in time")
+        if action is Action.REGISTER_TIMEOUT:
             self._end(rid, Code.REGISTER_TIMEOUT, "REGISTER came after the deadline of IDENT")
         elif action is Action.TIMEOUT:
             self._end(PUSH_RID, Code.CONNECTION_TIMEOUT, "no REGISTER before the deadline of IDENT")
@@ -268,7 +293,7 @@ class OverhopSession(WireSession):
         """Hand the connection over, if that process takes it; else the `first` message is handled here."""
         siblings = self._service.siblings
         assert siblings is not None
-        state = {"wid": self._wid, "since": self._connected_at, "requests": self._requests}
+        state = {"wid": self._wid, "explain": self._explains, "since": self._connected_at, "requests": self._requests}
 
         def unhandled() -> list[bytes]:
             behind = (message for one in self._behind for message in _envelopes(one))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from queues.engine import Delivery, Destination, Engine, EngineError, LocalDeadLetters, LocalQueue, Waiter
 from queues.reach import Protocol
 from wire.net.connection import Connection, contained
+from wire.net.limits import Closure
 from wire.server import Server
 from wire.session import WireSession
 from wire.sspq import codec
@@ -86,6 +87,7 @@ class SspqSession(WireSession, Waiter):
         if replies.batch == self._engine.open_batch:
             self._unconfirmed.add(self.connection, len(data))
         if self._decoder.error is not None:
+            self.connection.blame(Closure.PROTOCOL, self._decoder.error)
             self.connection.close()
 
     def eof_received(self) -> None:

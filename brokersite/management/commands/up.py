@@ -61,7 +61,8 @@ class Command(BaseCommand):
             key = bootstrap.ensure_key(settings.DATA_DIR)
             if hydra is not None:
                 bootstrap.ensure_hydra_secret(settings.DATA_DIR)
-            programs = _programs(options["http"], listeners, hydra, founds=bootstrap.knows_no_hydra_network())
+            founds = bootstrap.knows_no_hydra_network()
+            programs = _programs(options["http"], listeners, hydra, options["status"], founds=founds)
             connections.close_all()
             celery = _celery_worker(programs) if options["celery"] == "on" else None
             asyncio.run(self._run(programs, self._banner(options["http"], listeners, hydra, celery, admin, key)))
@@ -158,10 +159,13 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
 
 
-def _programs(http: HostPort, listeners: dict[str, HostPort], hydra: HostPort | None, *, founds: bool) -> list[Program]:
+def _programs(
+    http: HostPort, listeners: dict[str, HostPort], hydra: HostPort | None, status: HostPort | None, *, founds: bool
+) -> list[Program]:
     programs = []
     if listeners:
         flags = [f"--{name}={listeners.get(name, 'off')}" for name in LISTENERS]
+        flags += [f"--status={status}"] if status is not None else []
         programs.append(Program("runwire", ["brokersite", "runwire", *flags], list(listeners.values())))
     if hydra is not None:
         node = ["brokersite", "runhydra", f"--listen={hydra}", *(["--found"] if founds else [])]

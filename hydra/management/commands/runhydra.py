@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import ssl
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
-from hydra.irc.settings import IrcServer, IrcUser
-from hydra.options import HydraOptions, settings_options
+from hydra.irc.settings import IrcServer, IrcUser, Mechanism
+from hydra.options import HydraOptions, irc_account, irc_tls, settings_options
 from hydra.runner import run
 from hydra.transports import check
 from hydra.transports.access import check_access
@@ -59,7 +58,26 @@ class Command(ServerCommand):
             "--irc", type=address, default=settings.BROKER_HYDRA_IRC or None, metavar="HOST:PORT",
             help="the IRC server that the leader connects to; a node without one leads only if no other has one",
         )  # fmt: skip
-        parser.add_argument("--irc-tls", action="store_true", help="connect to IRC with TLS")
+        parser.add_argument(
+            "--irc-tls", action="store_true",
+            help="connect to IRC with TLS; BROKER_HYDRA_IRC_TLS_CERT and _KEY are this client's certificate",
+        )  # fmt: skip
+        parser.add_argument(
+            "--irc-sasl", type=str.upper, choices=[*Mechanism], default=settings.BROKER_HYDRA_IRC_SASL.upper() or None,
+            help="log in to an account: PLAIN with BROKER_HYDRA_IRC_ACCOUNT_PASSWORD, EXTERNAL with the certificate",
+        )  # fmt: skip
+        parser.add_argument(
+            "--irc-account", default=settings.BROKER_HYDRA_IRC_ACCOUNT, metavar="NAME",
+            help="the account of --irc-sasl (default: the nick)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--irc-user", default=settings.BROKER_HYDRA_IRC_USER, metavar="NAME",
+            help="the leader's user name on IRC (default: %(default)s)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--irc-realname", default=settings.BROKER_HYDRA_IRC_REALNAME, metavar="TEXT",
+            help="the leader's real name on IRC (default: %(default)s)",
+        )  # fmt: skip
         parser.add_argument(
             "--nick", default=settings.BROKER_HYDRA_NICK, help="the leader's nick on IRC (default: %(default)s)"
         )
@@ -93,13 +111,18 @@ class Command(ServerCommand):
         irc = None
         if options["irc"] is not None:
             where = options["irc"]
-            tls = ssl.create_default_context() if options["irc_tls"] else None
+            tls = irc_tls() if options["irc_tls"] else None
             irc = (
                 IrcServer(where.host, where.port, tls, settings.BROKER_HYDRA_IRC_PASSWORD),
-                IrcUser(options["nick"], tuple(options["join"] or settings.BROKER_HYDRA_JOIN)),
-            )
+                IrcUser(
+                    options["nick"], tuple(options["join"] or settings.BROKER_HYDRA_JOIN), options["irc_user"],
+                    options["irc_realname"], account=irc_account(options),
+                ),
+            )  # fmt: skip
         elif options["join"]:
             raise CommandError("--join needs --irc.")
+        elif options["irc_sasl"]:
+            raise CommandError("--irc-sasl needs --irc.")
         return HydraOptions(
             name=options["name"] or str(listen[0]), listen=tuple(listen), links=tuple(options["link"]),
             found=options["found"], irc=irc, recv=options["recv"], send=options["send"],

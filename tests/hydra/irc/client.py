@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from hydra.irc.connection import IrcConnection, IrcHandlers
-from hydra.irc.settings import IrcServer, IrcTimes, IrcUser
+from hydra.irc.settings import IrcAccount, IrcServer, IrcTimes, IrcUser
 from hydra.transports.base import log_fault
 from tests.waiting import PATIENCE, Changes
 
@@ -25,7 +25,7 @@ class Client:
     def __init__(
         self, server: Any, nick: str = "alpha", *channels: str, times: IrcTimes = FAST,
         on_line: Callable[[str], None] | None = None, may_speak: Callable[[], bool] = lambda: True,
-        password: str = "", tls: Any = None, **changed: Any,
+        password: str = "", tls: Any = None, account: IrcAccount | None = None, **changed: Any,
     ) -> None:  # fmt: skip
         self.made.append(self)
         self.lines: list[str] = []
@@ -35,7 +35,7 @@ class Client:
         self._changed = Changes()
         self.connection = IrcConnection(
             IrcServer(server.host, server.port, tls, password),
-            IrcUser(nick, channels),
+            IrcUser(nick, channels, account=account),
             IrcHandlers(
                 on_connected=self._connected, on_line=self._line, on_lost=self._lost, may_speak=may_speak,
                 on_fault=log_fault,

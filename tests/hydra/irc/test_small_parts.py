@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from hydra.irc.channels import Channels, ChannelState, fold
+from hydra.irc.casemapping import fold
+from hydra.irc.channels import Channels, ChannelState
 from hydra.irc.nicks import drawn_nick, other_nicks
 from hydra.irc.pace import Pace
 

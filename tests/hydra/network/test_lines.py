@@ -49,12 +49,12 @@ def line_of(person: Person, text: str) -> str:
 SERVER = "localhost"
 
 
-def filled(head: str, letters: str) -> str:
-    """A line of exactly 510 bytes."""
-    text = head + letters * FULL
-    while len(text.encode()) > FULL:
+def filled(head: str, letters: str, size: int = FULL) -> str:
+    """A line of exactly so many bytes."""
+    text = head + letters * size
+    while len(text.encode()) > size:
         text = text[:-1]
-    return text + "." * (FULL - len(text.encode()))
+    return text + "." * (size - len(text.encode()))
 
 
 def test_irc_lines_arrive_in_the_queue_unaltered_once_and_in_order(network: Network, person: Person) -> None:
@@ -75,7 +75,8 @@ def test_published_lines_are_sent_to_irc_unaltered_once_and_in_order(
     network: Network, person: Person, publish_there: Publish
 ) -> None:
     head = f"PRIVMSG {CHANNEL} :"
-    lines = [*(head + text for text in TEXTS), filled(head, "full"), filled(head, "üß€")]
+    room = FULL - len(f":{network.nick}!hydra@{SERVER} ")  # what the server adds for the others
+    lines = [*(head + text for text in TEXTS), filled(head, "full", room), filled(head, "üß€", room)]
     messages = [publish_there("hydra.send", line) for line in [*lines, f"{head}the end"]]
     person.wait_text("the end")
     assert person.texts == [line.removeprefix(head) for line in [*lines, f"{head}the end"]]

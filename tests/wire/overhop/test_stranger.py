@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -19,7 +21,7 @@ from tests.javascript import JavaScript, installed
 from tests.process import Process
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import Broker, Database
-from wire.overhop.client import Client
+from wire.overhop.client import Client, DuplicateQueue
 from wire.overhop.codec.decoder import Decoder, OverhopEnvelope, decode_value
 from wire.overhop.codec.encoder import encode, encode_value
 from wire.overhop.codec.msgpack_check import CodecError
@@ -224,3 +226,31 @@ def test_the_strangers_beats_keep_its_jobs_and_its_goodbye_hands_them_back(
         worker.until("goodbye")
     with Stranger(program, broker, "held") as another:
         assert another.until("quest", 3) == [{"event": "quest", "jid": jid, "attempt": 1} for jid in jids[:3]]
+
+
+# What libraries in JavaScript make of numbers.
+
+
+@pytest.mark.parametrize(
+    ("library", "case", "why"),
+    [
+        ("@msgpack/msgpack", "fraction", "floats are not allowed at p.job_payload.price"),
+        ("@msgpack/msgpack", "text", ""), ("@msgpack/msgpack", "now", ""), ("@msgpack/msgpack", "undefined", ""),
+        ("@msgpack/msgpack", "date", "extension values are not allowed at p.job_payload.at"),
+        ("@msgpack/msgpack useBigInt64", "bigint", ""),
+        ("msgpackr", "fraction", "floats are not allowed at p.job_payload.price"),
+        ("msgpackr", "now", "floats are not allowed at p.job_payload.at"), ("msgpackr", "bigint", ""),
+        ("msgpackr", "undefined", "extension values are not allowed at p.job_payload.at"),
+        ("msgpackr encodeUndefinedAsNil", "undefined", ""),
+    ],
+)  # fmt: skip
+def test_a_value_as_a_library_in_javascript_writes_it_is_stored_or_refused_with_its_place(
+    program: Path, broker: Broker, client: Client, library: str, case: str, why: str
+) -> None:
+    with contextlib.suppress(DuplicateQueue):
+        client.create_queue("prices")
+    values = shutil.copy(STRANGER / "values.mjs", program.parent)
+    command = ["node", str(values), *map(str, broker.overhop), library, case]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    said = json.loads(ran.stdout)
+    assert said == {"event": "refused" if why else "stored", "rid": "3", "msg": why}

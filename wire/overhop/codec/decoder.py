@@ -20,11 +20,13 @@ from msgpack import unpackb  # type: ignore[import-untyped]
 
 from wire.framing import F, FrameReader, StreamError
 from wire.overhop.codec.encoder import RECORD_DEPTH
+from wire.overhop.codec.explanation import explain
 from wire.overhop.codec.msgpack_check import (
     ELEMENTS_PER_SMALL_CONTAINER,
     MAX_DEPTH,
     MAX_ELEMENTS,
     CodecError,
+    RefusedValue,
     check,
     is_plain,
 )
@@ -61,6 +63,8 @@ class OverhopReader(FrameReader[F]):
         super().__init__(limit)
         self._depth = max_depth
         self._elements = max_elements
+        #: The request id of the frame with a refused value, once there is one.
+        self.rid = ""
         self._most_containers = min(max_depth, max_elements // ELEMENTS_PER_SMALL_CONTAINER)
 
     def _cut(self, data: bytes, found: list[F]) -> int:
@@ -91,7 +95,11 @@ class OverhopReader(FrameReader[F]):
     def _decode(self, body: bytes) -> OverhopEnvelope:
         """Return the message in a frame's body; raise CodecError."""
         if len(body) > _WORTH_A_LOOK or not is_plain(body, self._most_containers):
-            check(body, self._depth, self._elements)
+            try:
+                check(body, self._depth, self._elements)
+            except RefusedValue as error:
+                path, self.rid = explain(body, error.at)
+                raise CodecError(f"{error} at {path}" if path else str(error)) from None
         try:
             envelope = unpackb(body)
             v, t, rid, p = envelope["v"], envelope["t"], envelope["rid"], envelope["p"]

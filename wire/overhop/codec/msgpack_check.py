@@ -21,6 +21,14 @@ class CodecError(StreamError):
     """The bytes are not Overhop: close the connection without an answer (section "Errors", first tier)."""
 
 
+class RefusedValue(CodecError):
+    """A value that MessagePack has and Overhop has not, at this place of a whole frame."""
+
+    def __init__(self, reason: str, at: int) -> None:
+        super().__init__(reason)
+        self.at = at
+
+
 _UINT64 = 0xCF
 _REFUSED: dict[int, str] = {
     0xC1: "byte 0xc1 begins no MessagePack value",
@@ -123,6 +131,20 @@ def check(data: bytes, max_depth: int = MAX_DEPTH, max_elements: int = MAX_ELEME
         raise CodecError(f"{end - at} bytes after the value")
 
 
+def is_container(head: int) -> bool:
+    """Whether a value with this head holds others."""
+    return head in _CONTAINERS
+
+
+def container(data: bytes, at: int) -> tuple[int, int, bool]:
+    """Where the first element of the container at `at` begins, how many values and keys it claims, whether it is a map.
+
+    Raises CodecError if it claims more than there are bytes.
+    """
+    start, count = _open(data, at, data[at])
+    return start, count, data[at] in _MAPS
+
+
 def _open(data: bytes, at: int, head: int) -> tuple[int, int]:
     """Return where the container at `at` has its first element, and how many values and keys it claims."""
     if head < 0xA0:
@@ -140,6 +162,6 @@ def _open(data: bytes, at: int, head: int) -> tuple[int, int]:
 def _check_uint64(data: bytes, at: int) -> None:
     """Refuse what may not be here at all, and a uint64 that is no int64."""
     if data[at] != _UINT64:
-        raise CodecError(_REFUSED[data[at]])
+        raise RefusedValue(_REFUSED[data[at]], at)
     if data[at + 1 : at + 2] >= b"\x80":
-        raise CodecError("an integer is over 2**63 - 1")
+        raise RefusedValue("an integer is over 2**63 - 1", at)
