@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.core import checks
@@ -30,6 +30,7 @@ from queues.addresses import queue_problem
 from queues.api import QueueNotFound, publish
 from queues.celery.django_tasks.results import to_result
 from queues.models import TaskRun
+from queues.models.moment import aware
 from queues.operations.queues import QueueExists, create_queue
 from queues.reach import Operation, Protocol
 
@@ -112,4 +113,4 @@ class FivewireBackend(BaseTaskBackend):
 
 
 def _time_until(moment: datetime | None) -> timedelta:
-    return timedelta(0) if moment is None else max(timedelta(0), moment - timezone.now())
+    return timedelta(0) if moment is None else max(timedelta(0), aware(moment) - datetime.now(UTC))

@@ -17,10 +17,10 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, resolve, reverse
 
 from brokersite.csp import POLICY
+from brokersite.groups import APPS, GROUPS, keep_groups
 from brokersite.rigs.control_room.pages import Page, admin_pages
 from brokersite.rigs.control_room.store import Size, fill
 from brokersite.rigs.control_room.visits import MOST_QUERIES, Visitor
-from queues.groups import APPS, GROUPS, keep_groups
 from queues.models import AuditChain, BulkOperation, EtlRun, Queue
 from tests.brokersite.one_of_each import one_of_each
 
