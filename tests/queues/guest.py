@@ -29,7 +29,7 @@ COMMANDS: dict[str, list[str]] = {
     "queue": [
         "create orders --max-length 5000 --ttl 86400", "create letters", "publish orders hello --delay 0 --ttl 3600 --json",
         "publish orders later --delay 3600", "publish orders again", "list", "list --json", "show orders", "show orders --json",
-        "peek orders --json", "peek orders --state delayed", "move orders letters --limit 1", "pause orders", "resume orders",
+        "peek orders --json", "peek orders --state delayed", "move orders letters --limit 1 --yes", "pause orders", "resume orders",
         "create empty", "delete empty", "purge letters --yes",
     ],
     "route": ["add topic:prices queue:orders", "list", "list --json", "remove topic:prices queue:orders"],

@@ -168,7 +168,7 @@ class Project:
         """Run Python; returns what it writes. Fails with all that it wrote when it fails."""
         done = subprocess.run(
             [sys.executable, "-W", "error", *self.options, *arguments], cwd=self.directory, text=True,
-            env=self.environment(), stdout=subprocess.PIPE, stderr=None if os.environ.get("SHOWN") else subprocess.STDOUT,
+            env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout
         return done.stdout
