@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from queues.models import EtlRun, EtlState
@@ -55,7 +55,8 @@ def run_seconds(run: EtlRun) -> float | None:
     """The duration of a run, until now if it has not ended."""
     if run.started_at is None:
         return None
-    return max(0.0, ((run.ended_at or datetime.now(UTC)) - run.started_at).total_seconds())
+    took: timedelta = (run.ended_at or datetime.now(UTC)) - run.started_at
+    return max(0.0, took.total_seconds())
 
 
 def in_order(stages: Collection[str]) -> list[str]:

@@ -20,6 +20,8 @@ from django.urls import Resolver404, get_script_prefix, resolve
 
 #: Pages opened of those whose addresses differ only in numbers, and of these with the same questions.
 ALIKE, ASKED_ALIKE = 3, 1
+#: Attributes that lead to other pages.
+LINKS = ("href", "src", "action", "formaction", "data-address")
 #: Attributes that are one number or several.
 NUMBERS = {
     "x", "y", "x1", "y1", "x2", "y2", "cx", "cy", "r", "rx", "refx", "refy", "width", "height", "max", "min", "viewbox",
@@ -28,7 +30,6 @@ NUMBERS = {
 #: Elements whose value is for the server, not for people.
 FOR_MACHINES = {"hidden", "checkbox", "radio", "number", "option", "progress", "button"}
 GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:[.,'\u00a0\u202f\u066c ]\d{3})+(?![\d.,])")
-FOREIGN_DIGITS = re.compile(r"[^\W\d_a-zA-Z]|[\u0660-\u0669\u06f0-\u06f9]")
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
         self._judge(tag, given)
-        self.links += [given[name] for name in ("href", "src", "action", "formaction", "data-address") if given.get(name)]
+        self.links += [given[name] for name in LINKS if given.get(name)]
         if tag == "form":
             self.forms.append(Form(given.get("method", "get").lower(), given.get("action", "")))
         elif self.forms and tag in ("input", "select", "option", "textarea"):
@@ -85,7 +86,7 @@ class Page(HTMLParser):
 
     def _judge(self, tag: str, given: dict[str, str]) -> None:
         for name, value in given.items():
-            machine = name in ("href", "src", "action", "formaction", "id", "for", "name") or name.startswith("data-")
+            machine = name in (*LINKS, "id", "for", "name") or name.startswith("data-")
             if name == "value":
                 machine = (given.get("type") if tag == "input" else tag) in FOR_MACHINES
             if (machine and GROUPED.search(value)) or (name in NUMBERS and not _are_numbers(value)):
@@ -189,7 +190,8 @@ class Crawl:
 
 def _actions(page: Page) -> list[str]:
     """The actions that a list offers."""
-    return [one for form in page.forms for one in form.choices.get("action", ()) if one and "_selected_action" in form.choices]
+    lists = (form.choices for form in page.forms if "_selected_action" in form.choices)
+    return [action for choices in lists for action in choices.get("action", ()) if action]
 
 
 def _shape(address: str) -> tuple[str, tuple[str, ...]]:

@@ -50,7 +50,7 @@ def test_no_attribute_has_a_number_that_is_localized(path: Path) -> None:
 @pytest.mark.parametrize("language", ["de", "fr", "ar", "pt-br"])
 def test_charts_are_drawn_with_numbers_that_browsers_read(language: str) -> None:
     places, series = ["a", "b"], [Series("in", [1234567.5, 0.25])]
-    charts = [lines("l", "Lines", places, series), columns("c", "Columns", places, series), bars("b", "B", places, series)]
+    charts = [draw(draw.__name__, "Messages", places, series) for draw in (lines, columns, bars)]
     with override_settings(USE_THOUSAND_SEPARATOR=True, USE_I18N=True), translation.override(language):
         assert Template("{{ n }}").render(Context({"n": 1234.5})) != "1234.5", "it localizes"
         for chart in charts:
