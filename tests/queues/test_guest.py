@@ -160,7 +160,13 @@ TOUR = """
 """
 
 
-@pytest.fixture(scope="module", params=GUESTS)
+#: Those of the short run, which have the rarest settings; the long one has all.
+SHORT = ("own user admin, no time zones, German", "own user, French, below a path, typed parameters")
+
+
+@pytest.fixture(
+    scope="module", params=[name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in GUESTS]
+)
 def toured(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, django_db_setup: None
 ) -> Iterator[tuple[Guest, dict[str, Any]]]:

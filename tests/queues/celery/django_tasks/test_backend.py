@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.core.checks import Error
 from django.db import OperationalError, transaction
 from django.dispatch import Signal
+from django.test import override_settings
 from django.utils import timezone
 from django_tasks import default_task_backend, task_backends
 from django_tasks.base import TaskResult, TaskResultStatus
@@ -18,6 +19,7 @@ from django_tasks.exceptions import InvalidTaskError, TaskResultDoesNotExist, Ta
 from django_tasks.signals import task_enqueued, task_finished, task_started
 
 from queues.celery.consumers.engine_thread import EngineThread
+from queues.celery.django_tasks import backend
 from queues.engine import StoreUnavailable
 from queues.models import Message, Queue, State, TaskRun
 from tests.queues.celery.django_tasks import sample
@@ -91,6 +93,13 @@ def test_higher_priorities_run_first(start_worker: StartWorker, tmp_path: Any) -
     start_worker(concurrency=1)
     wait_until(lambda: TaskRun.objects.filter(status="SUCCESSFUL").count() == 3, "all have run")
     assert (tmp_path / "lines").read_text().split() == ["100", "0", "-5"]
+
+
+def test_a_time_of_any_kind_is_waited_for_in_a_project_without_time_zones() -> None:
+    later = timedelta(hours=2)
+    with override_settings(USE_TZ=False):
+        waits = [backend._time_until(now + later) for now in (timezone.now(), datetime.now(UTC))]
+    assert [round(wait / timedelta(hours=1)) for wait in waits] == [2, 2]
 
 
 def test_a_task_that_fails_is_a_dead_letter_and_says_why(start_worker: StartWorker) -> None:
