@@ -1,6 +1,7 @@
 """The Django application ``brokersite``: home of the commands that concern the whole project."""
 
 from django.apps import AppConfig
+from django.db.models.signals import post_migrate
 
 
 class BrokersiteConfig(AppConfig):
@@ -10,3 +11,6 @@ class BrokersiteConfig(AppConfig):
 
     def ready(self) -> None:
         from brokersite import checks  # noqa: F401
+        from brokersite.groups import keep_groups
+
+        post_migrate.connect(keep_groups)

@@ -3,10 +3,9 @@
 import os
 import sys
 
-from channels.routing import ProtocolTypeRouter, URLRouter
+from channels.routing import ProtocolTypeRouter
 from django.conf import settings
 from django.core.asgi import get_asgi_application
-from django.urls import re_path
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "brokersite.settings")
 
@@ -16,6 +15,7 @@ from prometheus_client import REGISTRY  # noqa: E402
 
 import brokersite.urls  # noqa: E402  # imports the pages before the first request
 from brokersite.admission import PageScheduler  # noqa: E402
+from brokersite.path_prefix import with_whole_path  # noqa: E402
 from brokersite.workers import RequestThreads  # noqa: E402
 from peers.metrics import PeersCollector  # noqa: E402
 from peers.server import lifespan  # noqa: E402
@@ -42,12 +42,12 @@ workers = RequestThreads(django, PageScheduler(settings.BROKER_ADMIN_BUSY_PERCEN
 lifespan.on_shutdown += [service.stop, workers.stop]
 REGISTRY.register(PeersCollector(service))
 
-# Peerbus is at /ws/peerbus, but its clients dial any path, so it gets all that no route before it takes. The Origin is
-# not checked, although the admin is on the same one: programs send none, and it protects nothing here, since peerbus
-# looks at no cookie. A page elsewhere that a browser has open gets nowhere without a token of its own.
+# Peerbus is at /ws/peerbus, but its clients dial any path. The Origin is not checked, although the admin is on the
+# same one: programs send none, and it protects nothing here, since peerbus looks at no cookie. A page elsewhere that a
+# browser has open gets nowhere without a token of its own.
 consumer = PeerbusConsumer.as_asgi(make_session=lambda transport, scope: PeerSession(transport, scope, service))
-websockets = URLRouter([re_path(r"", consumer)])  # type: ignore[arg-type, list-item]
-
-application = ProtocolTypeRouter({"http": workers, "websocket": websockets, "lifespan": lifespan.application})
+application = with_whole_path(
+    ProtocolTypeRouter({"http": workers, "websocket": consumer, "lifespan": lifespan.application})
+)
 
 spare_garbage_collector()

@@ -110,7 +110,11 @@ TIME_ZONE = "UTC"
 USE_I18N = False
 
 # The files are served as they lie in the packages: nothing to collect before a start.
-STATIC_URL = "static/"
+STATIC_URL = "/static/"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "brokersite.path_prefix.PrefixedStaticFiles"},
+}
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_ALLOW_ALL_ORIGINS = False
 

@@ -21,6 +21,7 @@ from django.db import connections
 from django.urls import reverse
 
 from brokersite.admission import PageScheduler
+from brokersite.path_prefix import path_within
 from queues.database import KEEPALIVES
 
 #: Idle threads that are kept. So many pages are rarely under way at the same time; where they are, as when browsers
@@ -65,7 +66,7 @@ class RequestThreads:
     def __init__(self, application: Application, admission: PageScheduler) -> None:
         self._application = application
         self._admission = admission
-        self._admin = reverse("admin:index")
+        self._admin = reverse("admin:index")  # no request, so no prefix
         self._idle: list[RequestThread] = []
         self._ending: asyncio.TimerHandle | None = None
         for database in connections.databases.values():
@@ -74,7 +75,7 @@ class RequestThreads:
         request_started.connect(leave_lost_connections)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        is_page = scope["path"].startswith(self._admin)
+        is_page = path_within(scope).startswith(self._admin)
         if is_page:
             await self._admission.turn()
         worker = self._idle.pop() if self._idle else RequestThread()

@@ -13,6 +13,7 @@ from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now
 
 from hydra.locks import LOCK_CLASS
+from queues.models.moment import MomentField
 from queues.models.postgres import ArrayField
 
 _HELD: Final = """
@@ -75,14 +76,14 @@ class Node(models.Model):
     run = models.UUIDField(null=True, help_text="The process that runs it, or ran it last.")
     host = models.CharField(max_length=255, default="", db_default="")
     pid = models.IntegerField(null=True)
-    started_at = models.DateTimeField(null=True)
-    seen_at = models.DateTimeField(null=True, verbose_name="last seen")
+    started_at = MomentField(null=True)
+    seen_at = MomentField(null=True, verbose_name="last seen")
     listen = ArrayField(models.TextField(), default=list, db_default=models.Value("{}"), verbose_name="listens on")
     role = models.CharField(max_length=9, choices=NodeRole, default=NodeRole.OUTSIDE, db_default=NodeRole.OUTSIDE)
     current_id = models.BigIntegerField(null=True, verbose_name="id", help_text="Drawn anew whenever it joins anew.")
     leader = models.BigIntegerField(null=True, help_text="The id of the leader that it follows or is.")
     leader_name = models.TextField(blank=True, default="", db_default="")
-    lease_until = models.DateTimeField(null=True, verbose_name="lease", help_text="Its lead ends then, unless renewed.")
+    lease_until = MomentField(null=True, verbose_name="lease", help_text="Its lead ends then, unless renewed.")
     irc = models.CharField(
         max_length=10, choices=IrcState, default=IrcState.OFF, db_default=IrcState.OFF, verbose_name="IRC"
     )
@@ -130,7 +131,7 @@ class Link(models.Model):
     peer_tag = models.TextField(blank=True, help_text="The neighbour's friendly name, if known.")
     state = models.CharField(max_length=8, help_text="The state of its handshake: joined, or earlier.")
     extended = models.BooleanField(help_text="Whether the neighbour knows attributes.")
-    opened_at = models.DateTimeField()
+    opened_at = MomentField()
 
     class Meta:
         ordering = ("number",)
@@ -150,7 +151,7 @@ class Member(models.Model):
     tag = models.TextField(blank=True, help_text="Its friendly name, if known.")
     hops = models.IntegerField(help_text="Its distance in links; 0: unknown.")
     via = models.BigIntegerField(null=True, help_text="The first link of the way to it.")
-    answered_at = models.DateTimeField(null=True, help_text="Its last answer, if this node leads.")
+    answered_at = MomentField(null=True, help_text="Its last answer, if this node leads.")
     voting = models.BooleanField(help_text="Whether it has a vote.")
 
     class Meta:
@@ -169,7 +170,7 @@ class Vote(models.Model):
     term = models.BigIntegerField()
     pledge = models.BigIntegerField(help_text="The id of the nominee.")
     name = models.CharField(max_length=255, help_text="The node's stable name.")
-    at = models.DateTimeField(db_default=Now())
+    at = MomentField(db_default=Now())
 
     class Meta:
         ordering = ("voter", "-term")
@@ -191,8 +192,8 @@ class Tenure(models.Model):
     name = models.CharField(max_length=255, help_text="The node's stable name.")
     kind = models.CharField(max_length=4, choices=Kind)
     term = models.BigIntegerField()
-    began_at = models.DateTimeField()
-    until = models.DateTimeField(help_text="It is known to have lasted until then.")
+    began_at = MomentField()
+    until = MomentField(help_text="It is known to have lasted until then.")
 
     class Meta:
         ordering = ("-began_at",)
@@ -212,7 +213,7 @@ class Event(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="events", db_index=False)
-    at = models.DateTimeField()
+    at = MomentField()
     kind = models.CharField(max_length=32)
     term = models.BigIntegerField()
     text = models.TextField()
@@ -232,7 +233,7 @@ class RecordedLine(models.Model):
     queue = models.TextField()
     term = models.BigIntegerField()
     idx = models.BigIntegerField()
-    recorded_at = models.DateTimeField(db_default=Now())
+    recorded_at = MomentField(db_default=Now())
 
     class Meta:
         indexes = (models.Index(fields=("recorded_at",), name="hydra_recordedline_at"),)
@@ -245,7 +246,7 @@ class SentLine(models.Model):
     """A message that was sent to IRC, or to a leader elsewhere: it is never sent again."""
 
     message = models.BigIntegerField(primary_key=True, help_text="The first id of the message.")
-    sent_at = models.DateTimeField(db_default=Now())
+    sent_at = MomentField(db_default=Now())
 
     class Meta:
         indexes = (models.Index(fields=("sent_at",), name="hydra_sentline_at"),)

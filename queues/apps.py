@@ -17,15 +17,15 @@ class QueuesConfig(AppConfig):
 
     def ready(self) -> None:
         from queues import checks  # noqa: F401
-        from queues.groups import keep_groups
 
         post_migrate.connect(keep_topology, sender=self)
-        post_migrate.connect(keep_groups)
 
 
 def keep_topology(using: str, **kwargs: Any) -> None:
     """Put the one row of the topology back, without which nothing is routed: `manage.py flush` empties every table, but
-    for the changes of the earlier topology."""
+    for the changes of the earlier topology. Another database of the project's may be none of PostgreSQL's."""
+    if connections[using].vendor != "postgresql":
+        return
     with connections[using].cursor() as cursor:
         cursor.execute("select to_regclass('queues_topologychange') is not null")
         if cursor.fetchone()[0]:

@@ -19,6 +19,7 @@ from queues import planning
 from queues.api import publish
 from queues.errors import OperationError
 from queues.models import Message, PeriodicJob, State
+from queues.models.moment import MomentField
 from queues.models.periodic import encode_payload
 
 logger = logging.getLogger(__name__)
@@ -53,10 +54,11 @@ def run_due(using: str = DEFAULT_DB_ALIAS) -> float:
 
 def _seconds_left(using: str) -> float:
     planned = PeriodicJob.objects.using(using).filter(enabled=True, next_run_at__isnull=False)
-    first = planned.order_by("next_run_at").annotate(now=Now()).first()
+    first = planned.order_by("next_run_at").annotate(now=Now(output_field=MomentField())).first()
     if first is None or first.next_run_at is None:
         return LONGEST_WAIT
-    return min(max((first.next_run_at - first.now).total_seconds(), 0.0), LONGEST_WAIT)
+    left: float = (first.next_run_at - first.now).total_seconds()
+    return min(max(left, 0.0), LONGEST_WAIT)
 
 
 def publish_job(job: PeriodicJob, using: str = DEFAULT_DB_ALIAS) -> int | None:

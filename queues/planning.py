@@ -7,17 +7,17 @@ is written in the transaction that runs it, so each run is made once. The clock 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from queues.cron import InvalidSchedule, next_run
 from queues.errors import BrokerError, OperationError
 from queues.models.cron_schedule import CronSchedule
+from queues.models.moment import MomentField
 
 #: The fields after a change of which a row is planned anew.
 PLANNED_BY = frozenset({"cron", "timezone", "enabled"})
@@ -43,7 +43,8 @@ def run_due(rows: QuerySet[Any], run: Callable[[Any], Any], last: str, refused: 
 
     What keeps one from running is written to its `last_error`, and holds up neither its schedule nor the others.
     """
-    due = rows.filter(Q(next_run_at__lte=Now()) | Q(next_run_at=None), enabled=True).annotate(now=Now())
+    due = rows.filter(Q(next_run_at__lte=Now()) | Q(next_run_at=None), enabled=True)
+    due = due.annotate(now=Now(output_field=MomentField()))
     fields, made = ("next_run_at", "last_run_at", last, "last_error"), []
     for row in due.order_by("next_run_at").select_for_update(skip_locked=True, of=("self",))[:BATCH]:
         before = [getattr(row, field) for field in fields]
@@ -102,7 +103,7 @@ def _next_run(planned: CronSchedule) -> datetime | None:
     if not planned.enabled:
         return None
     try:
-        return next_run(planned.cron, planned.timezone, timezone.now())
+        return next_run(planned.cron, planned.timezone, datetime.now(UTC))
     except InvalidSchedule as error:
         raise Unplannable(f"{planned.name!r} cannot be planned. {error}") from error
 

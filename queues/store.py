@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from django.db import OperationalError, connections, transaction
 from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFailure
+from psycopg.types.datetime import TimestamptzLoader
 
 from queues.engine.cluster.notifications import formats
 from queues.engine.faults import MOST_REPEATS
@@ -33,10 +34,20 @@ def text(name: str) -> str:
 
 def query(name: str, using: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
     """Run sql/NAME.sql in the connection's current transaction, or in one of its own; returns its rows."""
-    with connections[using].cursor() as cursor:
+    with _cursor(using) as cursor:
         cursor.execute(text(name), parameters)
         rows: list[tuple[Any, ...]] = cursor.fetchall()
     return rows
+
+
+@contextmanager
+def _cursor(using: str) -> Iterator[Any]:
+    """A cursor whose times are aware also where the project has `USE_TZ = False`."""
+    connection = connections[using]
+    with connection.cursor() as cursor:
+        if connection.timezone is None:
+            cursor.cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
+        yield cursor
 
 
 def drop_oldest(queue: int, count: int, using: str) -> None:
@@ -52,7 +63,7 @@ def query_within(name: str, using: str, milliseconds: int, /, **parameters: Any)
     """
     if not milliseconds or connections[using].settings_dict["OPTIONS"].get("server_side_binding"):
         return query(name, using, **parameters)
-    with connections[using].cursor() as cursor:
+    with _cursor(using) as cursor:
         limit = f"select set_config('statement_timeout', '{milliseconds:d}', true);\n"
         cursor.execute(limit + text(name), parameters)
         cursor.nextset()

@@ -5,9 +5,21 @@ from __future__ import annotations
 from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
+from django.utils import timezone as zones
+
 from queues.cron import timezone_problem
 
 UNITS = (("day", 86_400), ("hour", 3600), ("minute", 60), ("second", 1))
+
+
+def clock(at: datetime, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """A moment by the clock of the project, as Django shows times: `TIME_ZONE`, or the zone that is active."""
+    return zones.localtime(at).strftime(form)
+
+
+def zone() -> str:
+    """The name of the zone of `clock`."""
+    return zones.get_current_timezone_name()
 
 
 def duration(seconds: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin
@@ -10,7 +11,6 @@ from django.db.models import Count, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path, reverse
-from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from hydra import operations
@@ -124,11 +124,11 @@ class HydraNodeAdmin(FixedAdmin):
     def lease(self, node: Any) -> str:
         if not node.running or node.lease_until is None:
             return EMPTY
-        return f"ends {relative(node.lease_until, timezone.now())}, unless renewed"
+        return f"ends {relative(node.lease_until, datetime.now(UTC))}, unless renewed"
 
     @admin.display(description="last seen", ordering="seen_at")
     def seen(self, node: Node) -> str:
-        return "never" if node.seen_at is None else relative(node.seen_at, timezone.now())
+        return "never" if node.seen_at is None else relative(node.seen_at, datetime.now(UTC))
 
     network = _field_of(NodeView.picture, "picture")
     links_table = _field_of(NodeView.links_table, "links")

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.http import HttpRequest
-from django.utils import timezone
 
 from hydra.models import Tenure
 from queues.admin.charts import Chart, Stretch, timeline
@@ -28,7 +27,7 @@ def timeline_context(request: HttpRequest) -> dict[str, Any]:
 
 
 def _chart(span_name: str) -> Chart:
-    span, now = SPANS[span_name], timezone.now()
+    span, now = SPANS[span_name], datetime.now(UTC)
     start = now - timedelta(seconds=span.width * span.places)
     tenures = list(Tenure.objects.filter(until__gte=start)[:MOST])
     first, last = start.timestamp(), now.timestamp()
@@ -47,7 +46,7 @@ def _chart(span_name: str) -> Chart:
         ["From", "Until", "For", "Node", "", "Term"],
         [
             [
-                f"{one.began_at:{SHOWN}}", f"{one.until:{SHOWN}}", _lasted(one), one.name, str(one.get_kind_display()),
+                _shown(one.began_at), _shown(one.until), _lasted(one), one.name, str(one.get_kind_display()),
                 f"{one.term:,}",
             ]
             for one in tenures
@@ -55,12 +54,16 @@ def _chart(span_name: str) -> Chart:
     )  # fmt: skip
 
 
+def _shown(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):{SHOWN}}"
+
+
 def _lasted(tenure: Tenure) -> str:
     return duration((tenure.until - tenure.began_at).total_seconds())
 
 
 def _words(tenure: Tenure) -> str:
-    when = f"from {tenure.began_at:{SHOWN}} until {tenure.until:{SHOWN}}"
+    when = f"from {_shown(tenure.began_at)} until {_shown(tenure.until)}"
     return f"{tenure.name} {tenure.get_kind_display()} in term {tenure.term:,} {when}"
 
 

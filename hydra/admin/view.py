@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 
 from django.template.loader import render_to_string
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 
@@ -15,7 +14,7 @@ from hydra.models import Event, Link, Member, Node, NodeRole, Vote
 from hydra.picture import Edge, Station, draw
 from hydra.protocol.electorate import Electorate, parse_electorate
 from queues.admin.worker import html_table
-from queues.times import relative
+from queues.times import clock, relative
 
 JOINED = "joined"
 VOTES_SHOWN = 50
@@ -41,7 +40,7 @@ def vote_of(node: Node) -> str:
 
 def moment(at: datetime | None) -> str:
     """A moment, and how long ago it was."""
-    return EMPTY if at is None else f"{at:%Y-%m-%d %H:%M:%S}, {relative(at, timezone.now())}"
+    return EMPTY if at is None else f"{clock(at)}, {relative(at, datetime.now(UTC))}"
 
 
 def page_of(pk: int, text: object) -> SafeString:
@@ -120,7 +119,7 @@ class NodeView:
         where = f"to {link.target}" if link.target else f"from {link.origin}"
         return (
             link.number, where, link.peer_tag or self.name_of_id(link.peer), link.peer or EMPTY, link.state,
-            "yes" if link.extended else "no", relative(link.opened_at, timezone.now()),
+            "yes" if link.extended else "no", relative(link.opened_at, datetime.now(UTC)),
             self._button("disconnect_link", link.number, "Close") if self.operable else "",
         )  # fmt: skip
 
@@ -136,7 +135,7 @@ class NodeView:
 
     def _member_row(self, member: Member) -> tuple[object, ...]:
         name, known = self.name(member), self.voters_here.get(member.voter)
-        answered = EMPTY if member.answered_at is None else relative(member.answered_at, timezone.now())
+        answered = EMPTY if member.answered_at is None else relative(member.answered_at, datetime.now(UTC))
         return (
             page_of(known.pk, name) if known is not None else name, member.member, _hops(member) or EMPTY,
             EMPTY if member.via is None else member.via, "yes" if member.voting else "no", answered,

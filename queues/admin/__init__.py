@@ -12,7 +12,6 @@ from queues.admin.history import QueueSampleAdmin
 from queues.admin.mailbox import MailboxAdmin
 from queues.admin.message import MessageAdmin
 from queues.admin.node import NodeAdmin
-from queues.admin.people import RecordedGroupAdmin, RecordedUserAdmin
 from queues.admin.periodic import PeriodicJobAdmin
 from queues.admin.queue import QueueAdmin
 from queues.admin.rollup import RollupAdmin

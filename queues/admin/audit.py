@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin, messages
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -136,7 +135,7 @@ class AuditChainAdmin(ReadOnlyAdmin):
         overview: ChainOverview = chain.overview
         if overview.anchor_at is None or overview.anchor_key is None:
             return format_html("{}", "none yet")
-        age = relative(overview.anchor_at, timezone.now())
+        age = relative(overview.anchor_at, datetime.now(UTC))
         key = overview.anchor_key
         return format_html('seq {}, {}, key <code title="{}">{}…</code>', f"{overview.anchor_seq:,}", age, key, key[:8])
 
@@ -148,7 +147,7 @@ class AuditChainAdmin(ReadOnlyAdmin):
         if overview.verified_at is None:
             return format_html("{}", "never")
         rate = _rate(overview.verified_rows or 0, overview.seconds or 0.0)
-        at = relative(overview.verified_at, timezone.now())
+        at = relative(overview.verified_at, datetime.now(UTC))
         if overview.ok:
             return format_html("{}: {} rows are right ({})", at, f"{overview.verified_rows:,}", rate)
         return format_html(

@@ -22,6 +22,7 @@ from queues.audit.chains import PEERBUS
 from queues.audit.listing import rows_of
 from queues.models import AuditChain, AuditRow
 from queues.store import query
+from queues.times import clock
 
 #: Rows that one page looks through for what no index leads to: an event, a sender, a recipient.
 WINDOW = 100_000
@@ -181,7 +182,7 @@ class AuditRowAdmin(KeysetAdmin):
         return super().changelist_view(request, extra_context)
 
     number = column("seq", lambda row: f"{row.seq:,}")
-    moment = column("at", lambda row: f"{row.at:%Y-%m-%d %H:%M:%S}.{row.at.microsecond // 1000:03}")
+    moment = column("at", lambda row: clock(row.at, "%Y-%m-%d %H:%M:%S.%f")[:-3])
     record = column("id", lambda row: _search_link(row, "id", row.record_id))
     sender_shown = column("from", lambda row: _search_link(row, "from", row.sender))
     recipient_shown = column("to", lambda row: _search_link(row, "to", row.recipient))

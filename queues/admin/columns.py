@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from queues.times import relative
+from queues.times import clock, relative
 
 
 def column(description: str, shown: Callable[[Any], object], **display: Any) -> Any:
@@ -26,7 +25,7 @@ def anchor(address: str | None, text: object) -> SafeString:
 
 def moment(at: datetime | None) -> str:
     """A time, and how long ago it is."""
-    return "-" if at is None else f"{at:%Y-%m-%d %H:%M:%S}, {relative(at, timezone.now())}"
+    return "-" if at is None else f"{clock(at)}, {relative(at, datetime.now(UTC))}"
 
 
 def short_hash(hash_hex: str) -> SafeString:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -116,7 +116,7 @@ class ConnectionAdmin(KeysetAdmin):
         return format_html("{}", name or "-")
 
     node_shown = column("node", lambda one: anchor(page_of("node", one.node_id), one.node))
-    since = column("since", lambda one: relative(one.connected_at, timezone.now()))
+    since = column("since", lambda one: relative(one.connected_at, datetime.now(UTC)))
     connected = column("connected", lambda one: moment(one.connected_at))
     published = column("in", lambda one: format_rate(one.in_rate))
     delivered = column("out", lambda one: format_rate(one.out_rate))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils import timezone
 
 from queues.admin.generic import ModelAdmin
 from queues.admin.recorded import demand, operator, render_page
@@ -50,7 +50,7 @@ def export_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     """All definitions as a file."""
     demand(may_export(request))
     text = json.dumps(export_definitions(), indent=2, ensure_ascii=False)
-    name = f"fivewire-definitions-{timezone.now():%Y-%m-%d}.json"
+    name = f"fivewire-definitions-{datetime.now(UTC):%Y-%m-%d}.json"
     disposition = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store"}
     return HttpResponse(text, content_type="application/json", headers=disposition)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.contrib import admin
 from django.template.defaultfilters import filesizeformat
 from django.template.loader import render_to_string
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -17,7 +16,7 @@ from queues.admin.columns import anchor, column
 from queues.admin.etl_progress import in_order, progress_of, run_seconds
 from queues.admin.rollup import rollup_charts, span
 from queues.models import EtlRun, EtlState
-from queues.times import relative
+from queues.times import clock, relative
 
 #: Hours before a run's end that its page shows.
 HOURS = 24
@@ -42,8 +41,8 @@ class RunColumns:
     def started(self, run: EtlRun) -> SafeString:
         if run.started_at is None:
             return format_html("{}", "-")
-        ago = relative(run.started_at, timezone.now())
-        return format_html('<span title="{}">{}</span>', f"{run.started_at:%Y-%m-%d %H:%M:%S} UTC", ago)
+        ago = relative(run.started_at, datetime.now(UTC))
+        return format_html('<span title="{}">{}</span>', clock(run.started_at, "%Y-%m-%d %H:%M:%S %Z"), ago)
 
     @admin.display(description="transactions")
     def window(self, run: EtlRun) -> str:
@@ -94,7 +93,7 @@ class RunColumns:
     def looked_after(self, run: EtlRun) -> str:
         if run.pid is None or run.heartbeat_at is None:
             return "none"
-        return f"{run.pid} on {run.host}, last sign of life {relative(run.heartbeat_at, timezone.now())}"
+        return f"{run.pid} on {run.host}, last sign of life {relative(run.heartbeat_at, datetime.now(UTC))}"
 
     @admin.display(description="figures")
     def charts(self, run: EtlRun) -> SafeString:

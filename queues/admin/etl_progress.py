@@ -5,9 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-
-from django.utils import timezone
 
 from queues.models import EtlRun, EtlState
 from queues.settings import settings
@@ -56,7 +55,8 @@ def run_seconds(run: EtlRun) -> float | None:
     """The duration of a run, until now if it has not ended."""
     if run.started_at is None:
         return None
-    return max(0.0, ((run.ended_at or timezone.now()) - run.started_at).total_seconds())
+    took: timedelta = (run.ended_at or datetime.now(UTC)) - run.started_at
+    return max(0.0, took.total_seconds())
 
 
 def in_order(stages: Collection[str]) -> list[str]:
@@ -66,7 +66,7 @@ def in_order(stages: Collection[str]) -> list[str]:
 
 def _words(run: EtlRun) -> str:
     if run.state == EtlState.QUEUED:
-        waited = (timezone.now() - run.queued_at).total_seconds()
+        waited = (datetime.now(UTC) - run.queued_at).total_seconds()
         hint = f" for {duration(waited)}. Does a Celery worker run?" if waited > LONG_WAIT else ""
         return f"waits for a worker{hint}"
     if run.state == EtlState.RUNNING:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from django import forms
 from django.contrib import admin
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -50,7 +51,7 @@ class EtlScheduleAdmin(PlannedAdmin):
     @admin.display(ordering="next_run_at")
     def next_run(self, planned: EtlSchedule) -> str:
         moment = planned.next_run_at
-        late = planned.enabled and moment is not None and moment < timezone.now()
+        late = planned.enabled and moment is not None and moment < datetime.now(UTC)
         return super().next_run(planned) + (": it is due. Does a Celery worker run, with a beat?" if late else "")
 
     last_begun = column(

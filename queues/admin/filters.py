@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 
 from queues.models import AuditChain, Queue, State
 
@@ -104,7 +103,7 @@ class FinishedFilter(ChoiceFilter):
 
 def since(window: str) -> datetime | None:
     """The beginning of a window of `FinishedFilter`; None: there is none."""
-    return None if window == "all" else timezone.now() - timedelta(hours=int(window))
+    return None if window == "all" else datetime.now(UTC) - timedelta(hours=int(window))
 
 
 def number(text: str | None, digits: int = 9) -> int:

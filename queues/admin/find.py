@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
 from django import forms
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils import timezone
+from django.utils.functional import lazy
 
 from queues.admin import payload
 from queues.admin.generic import ModelAdmin
@@ -17,10 +20,23 @@ from queues.errors import BrokerError
 from queues.models import BulkAction, Message, Outcome, Queue
 from queues.operations.keys import PROTOCOLS
 from queues.operations.search import FINISHED, STATES, Criteria, Look, Search
+from queues.times import zone
 
 #: Messages on one page.
 PAGE = 50
 CURSOR, LOOKED = "after", "looked"
+
+
+def _of_time() -> str:
+    return f"{zone()}; of publishing, in the archive of the end."
+
+
+class MomentField(forms.DateTimeField):
+    """A time by the clock that the pages show."""
+
+    def clean(self, value: Any) -> datetime | None:
+        found = super().clean(value)
+        return timezone.make_aware(found) if found is not None and timezone.is_naive(found) else found
 
 
 class FindForm(forms.Form):
@@ -32,8 +48,8 @@ class FindForm(forms.Form):
         choices=[("", "not finished"), *((name, name) for name in STATES), (FINISHED, "finished: in the archive")],
         required=False,
     )
-    since = forms.DateTimeField(required=False, help_text="UTC; of publishing, in the archive of the end.")
-    until = forms.DateTimeField(required=False, label="Before")
+    since = MomentField(required=False, help_text=lazy(_of_time, str)())
+    until = MomentField(required=False, label="Before")
     key = forms.CharField(required=False, max_length=1024, help_text="Exactly.")
     producer = forms.CharField(required=False, max_length=100, help_text="The name of an API key.")
     protocol = forms.ChoiceField(

@@ -13,7 +13,8 @@ from django.db import DatabaseError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.template.loader import render_to_string
 from django.template.response import TemplateResponse
-from django.urls import reverse
+from django.urls import get_script_prefix, reverse
+from django.utils.translation import get_language
 
 from queues.admin.charts import SMALL, format_number, format_rate, format_seconds, format_size
 from queues.admin.find import find_address
@@ -66,13 +67,18 @@ def state_view(request: HttpRequest) -> HttpResponse:
 
 
 class _Rendered:
-    """The sections of the last state: browsers with the same rights get the same."""
+    """The sections of the last state: browsers with the same rights get the same, in one language below one path."""
 
     state: BrokerState | None = None
-    #: By whether they have the button that ends a session.
-    sections: Mapping[bool, dict[str, str]] = {}
-    #: The charts' HTML, and the time of the series that it shows.
-    charts: tuple[float, str] = (-1.0, "")
+    #: By whether they have the button that ends a session, and by `_dress`.
+    sections: Mapping[tuple[bool, object], dict[str, str]] = {}
+    #: The charts' HTML, and the time of the series that it shows with its `_dress`.
+    charts: tuple[object, str] = (None, "")
+
+
+def _dress() -> object:
+    """What makes the same state another HTML: the path before all addresses, and the language of numbers."""
+    return get_script_prefix(), get_language()
 
 
 def _sections(request: HttpRequest) -> dict[str, str]:
@@ -85,9 +91,10 @@ def _sections(request: HttpRequest) -> dict[str, str]:
         return {"problems": _problems([problem], may_end)}
     if _Rendered.state is not state:
         _Rendered.state, _Rendered.sections = state, {}
-    if may_end not in _Rendered.sections:
-        _Rendered.sections = {**_Rendered.sections, may_end: _draw(state, may_end)}
-    return _Rendered.sections[may_end]
+    kind = may_end, _dress()
+    if kind not in _Rendered.sections:
+        _Rendered.sections = {**_Rendered.sections, kind: _draw(state, may_end)}
+    return _Rendered.sections[kind]
 
 
 def _draw(state: BrokerState, may_end: bool) -> dict[str, str]:
@@ -101,11 +108,11 @@ def _draw(state: BrokerState, may_end: bool) -> dict[str, str]:
 
 def _charts(state: BrokerState) -> str:
     """Drawn when the series was read anew."""
-    drawn_at, html = _Rendered.charts
-    if drawn_at != state.series_at:
+    drawn, html = _Rendered.charts
+    if drawn != (kind := (state.series_at, _dress())):
         charts = [] if state.series is None else history_charts(state.series, SPANS["hour"], state.series_at, SMALL)
         html = render_to_string("admin/queues/front_charts.html", {"charts": charts})
-        _Rendered.charts = (state.series_at, html)
+        _Rendered.charts = (kind, html)
     return html
 
 

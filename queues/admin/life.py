@@ -14,6 +14,7 @@ from django.utils.safestring import SafeString
 from queues.admin.worker import html_table
 from queues.models import ArchivedMessage, Message
 from queues.operations.life import is_archived, life_of
+from queues.times import clock, zone
 
 #: The id of a message in an address: 64 bits with a sign.
 ID: Final = re.compile(r"-?[0-9]{1,18}|-?[0-8][0-9]{18}", re.ASCII)
@@ -23,11 +24,11 @@ def life_shown(message: Message | ArchivedMessage) -> SafeString:
     """The life of a message, as a table in the order of time."""
     steps = life_of(message)
     rows = ((_time(step.at), step.event, step.who or "-", step.told, step.source) for step in steps)
-    return html_table(("When (UTC)", "What", "Who", "Detail", "Known from"), rows)
+    return html_table((f"When ({zone()})", "What", "Who", "Detail", "Known from"), rows)
 
 
 def _time(at: datetime | None) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S.%f}"[:-3] if at else "-"
+    return clock(at, "%Y-%m-%d %H:%M:%S.%f")[:-3] if at else "-"
 
 
 def archived_page(id: str) -> HttpResponseRedirect | None:

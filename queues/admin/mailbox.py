@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -19,7 +19,7 @@ from queues.admin.recorded import FixedAdmin, object_action, row_action
 from queues.admin.worker import html_table
 from queues.models import Mailbox
 from queues.operations import mailboxes
-from queues.times import relative
+from queues.times import clock, relative
 
 
 class ConnectedFilter(admin.SimpleListFilter):
@@ -62,7 +62,7 @@ class MailboxAdmin(CountedRows, FixedAdmin):
 
     @admin.display(description="connection")
     def connection_shown(self, mailbox: Mailbox) -> str:
-        now = timezone.now()
+        now = datetime.now(UTC)
         if mailbox.node_id is not None and mailbox.connected_at is not None:
             return f"connected {relative(mailbox.connected_at, now)}"
         return f"left {relative(mailbox.left_at, now)}" if mailbox.left_at is not None else "never connected"
@@ -85,7 +85,7 @@ class MailboxAdmin(CountedRows, FixedAdmin):
             return format_html("{}", "none")
         lines = (
             (
-                f"{row.seq:,}", f"{row.at:%Y-%m-%d %H:%M:%S}", row.event,
+                f"{row.seq:,}", clock(row.at), row.event,
                 anchor(rows_address(chain, f"id:{row.record_id}"), row.record_id),
                 row.sender, row.recipient,
             )

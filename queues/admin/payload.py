@@ -13,6 +13,7 @@ from django.utils.html import format_html
 from msgpack import unpackb  # type: ignore[import-untyped]
 
 from queues.models import Content, JobLogLine
+from queues.times import clock
 
 #: Bytes of a payload that a page shows, and of one in hexadecimal.
 MOST_SHOWN = 64 * 1024
@@ -107,7 +108,7 @@ def as_file(name: str, data: bytes) -> HttpResponse:
 def log_shown(message: int) -> str:
     """The lines that workers have written about the message with this first id."""
     lines = JobLogLine.objects.filter(message_id=message).order_by("id").values_list("at", "line")
-    text = "\n".join(f"{at:%Y-%m-%d %H:%M:%S} {line}" for at, line in lines)
+    text = "\n".join(f"{clock(at)} {line}" for at, line in lines)
     return format_html("<pre>{}</pre>", text) if text else "none"
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
 
@@ -57,7 +57,7 @@ class PlannedAdmin(RecordedAdmin, metaclass=AbstractAdmin):
     def upcoming(self, planned: Any) -> str:
         if not planned.enabled:
             return "none: it is not enabled"
-        moments = upcoming(planned, UPCOMING, timezone.now())
+        moments = upcoming(planned, UPCOMING, datetime.now(UTC))
         return format_html_join(mark_safe("<br>"), "{}", ((local(moment, planned.timezone),) for moment in moments))
 
     problem = column("problem", lambda planned: planned.last_error or "-", ordering="last_error")
@@ -76,4 +76,4 @@ class PlannedAdmin(RecordedAdmin, metaclass=AbstractAdmin):
 
 def moment_shown(planned: Any, moment: Any) -> str:
     """A moment by the clock that it runs by, and how far away it is."""
-    return f"{local(moment, planned.timezone)}, {relative(moment, timezone.now())}"
+    return f"{local(moment, planned.timezone)}, {relative(moment, datetime.now(UTC))}"

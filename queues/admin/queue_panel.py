@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, OperationalError
 from django.urls import reverse
-from django.utils import timezone
 
 from queues.admin.charts import SMALL, format_number, format_rate
 from queues.admin.history import history_charts
@@ -83,7 +83,7 @@ def _rows(consumers: Iterable[ConsumerState]) -> list[dict[str, Any]]:
     return [
         {
             "consumer": one, "address": reverse(f"admin:{one.page[0]}", args=[one.page[1]]),
-            "since": "-" if one.since is None else relative(one.since, timezone.now()),
+            "since": "-" if one.since is None else relative(one.since, datetime.now(UTC)),
         }
         for one in consumers
     ]

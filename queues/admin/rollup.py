@@ -10,12 +10,12 @@ from django.contrib import admin
 from django.db import DEFAULT_DB_ALIAS
 from django.db.models import Aggregate, Count, Max, QuerySet, Sum
 from django.http import HttpRequest
-from django.utils import timezone
 
 from queues.admin.chart_page import ChartPageAdmin
 from queues.admin.charts import Chart, Series, bars, columns, format_size, lines
 from queues.models import Rollup
 from queues.store import query
+from queues.times import clock
 
 #: Spans of the page, in hours.
 SPANS = {24: "last 24 hours", 168: "last 7 days"}
@@ -116,11 +116,12 @@ class RollupAdmin(ChartPageAdmin):
 
     def charts(self, request: HttpRequest) -> dict[str, Any]:
         given = request.GET.get("hours", "")
-        hours = span(timezone.now(), int(given) if given in map(str, SPANS) else min(SPANS))
+        hours = span(datetime.now(UTC), int(given) if given in map(str, SPANS) else min(SPANS))
         queue = request.GET.get("queue", "")
         names = list(_found(hours).order_by("queue").values_list("queue", flat=True).distinct())
+        last = Rollup.objects.aggregate(last=Max("computed_at"))["last"]
         return {
             "queue": queue, "queues": names if queue in names or not queue else [queue, *names],
             "spans": SPANS, "hours": len(hours), "charts": [*rollup_charts(hours, queue), *detail_charts(hours, queue)],
-            "computed_at": Rollup.objects.aggregate(last=Max("computed_at"))["last"],
+            "computed_at": last and clock(last, "%Y-%m-%d %H:%M %Z"),
         }  # fmt: skip

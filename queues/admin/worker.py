@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from django.contrib import admin
-from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
@@ -42,7 +41,7 @@ class WorkerAdmin(ReadOnlyAdmin):
     change_form_template = "admin/queues/live_change_form.html"
 
     connected = column("connected", lambda worker: moment(worker.connected_at), ordering="connected_at")
-    seen = column("last heard of", lambda one: relative(one.updated_at, timezone.now()), ordering="updated_at")
+    seen = column("last heard of", lambda one: relative(one.updated_at, datetime.now(UTC)), ordering="updated_at")
 
     @admin.display(description="queues (credits)")
     def queues(self, worker: Worker) -> str:
@@ -64,7 +63,7 @@ class WorkerAdmin(ReadOnlyAdmin):
 
     @admin.display(description="works on")
     def working_on(self, worker: Worker) -> str:
-        now = timezone.now()
+        now = datetime.now(UTC)
         pages = message_pages(id for job in worker.jobs if (id := job_message(job["jid"])) is not None)
         listed = html_table(
             ("Job", "Queue", "Attempt", "For", "Deadline"),

@@ -19,6 +19,7 @@ from queues.etl.options import RunOptions, default_output
 from queues.etl.run_supervisor import PATIENCE, this_process
 from queues.models import EtlRun, EtlState
 from queues.models.etl import UNFINISHED
+from queues.models.moment import aware
 from queues.settings import child_environment
 
 __all__ = ["cancel", "create", "get", "recover", "run", "start"]
@@ -108,7 +109,7 @@ def recover(using: str = DEFAULT_DB_ALIAS) -> list[EtlRun]:
     """
     with connections[using].cursor() as cursor:
         cursor.execute("select clock_timestamp()")
-        (now,) = cursor.fetchone()
+        now = aware(cursor.fetchone()[0])
     lost = []
     for one in EtlRun.objects.using(using).filter(state__in=UNFINISHED):
         reason = _lost(one, now)

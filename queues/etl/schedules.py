@@ -8,12 +8,11 @@ and publishes its task; so each run is made once. The clock is the database's.
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from queues import extras, planning
 from queues.etl import runs
@@ -78,7 +77,7 @@ def run_now(schedule: EtlSchedule, by: str) -> EtlRun:
     with transaction.atomic():
         row = planning.locked(EtlSchedule.objects.all(), schedule)
         row.last_run = launch(options_of(row), f"{by}, schedule {row.name}")
-        row.last_run_at, row.last_error = timezone.now(), ""
+        row.last_run_at, row.last_error = datetime.now(UTC), ""
         row.save(update_fields=("last_run", "last_run_at", "last_error"))
     return row.last_run
 

@@ -12,6 +12,7 @@ from django.db.models.expressions import RawSQL
 from django.db.models.functions import Cast
 
 from queues.models.message import Content
+from queues.models.moment import MomentField
 from queues.models.unchecked import UncheckedForeignKey
 
 
@@ -46,16 +47,16 @@ class ArchivedMessage(models.Model):
     attempts = models.SmallIntegerField(help_text="Deliveries that ended without success.")
     producer_id = models.BigIntegerField(null=True, help_text="API key that published it.")
     consumer_id = models.BigIntegerField(null=True, help_text="API key that acknowledged it.")
-    published_at = models.DateTimeField()
-    delivered_at = models.DateTimeField(null=True, help_text="The last delivery.")
-    finished_at = models.DateTimeField()
+    published_at = MomentField()
+    delivered_at = MomentField(null=True, help_text="The last delivery.")
+    finished_at = MomentField()
     size = models.IntegerField(help_text="Bytes of the payload.")
     key = models.TextField(null=True)  # noqa: DJ001
     headers = models.JSONField(null=True)
     payload = models.BinaryField(null=True)
     max_attempts = models.SmallIntegerField(null=True, help_text="Its own; empty: the queue's.")
     retry_interval = models.IntegerField(null=True, help_text="Its own, in milliseconds; empty: the queue's backoff.")
-    due_at = models.DateTimeField(null=True, help_text="The scheduled time of its last attempt.")
+    due_at = MomentField(null=True, help_text="The scheduled time of its last attempt.")
     content = models.SmallIntegerField(null=True, choices=Content, help_text="Type of the payload; empty: bytes.")
     job = models.BooleanField(null=True, help_text="A worker did it.")
     result = models.BinaryField(null=True, help_text="The worker's result, as MessagePack.")

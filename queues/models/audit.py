@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from queues.models.moment import MomentField
 from queues.models.unchecked import UncheckedForeignKey
 
 #: Bytes of a BLAKE3 hash, a SHA-256 digest and an Ed25519 signature.
@@ -18,7 +19,7 @@ class AuditChain(models.Model):
 
     id = models.AutoField(primary_key=True)
     name = models.TextField(unique=True)
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    created_at = MomentField(db_default=Now(), editable=False)
 
     class Meta:
         ordering = ("name",)
@@ -40,7 +41,7 @@ class AuditHead(models.Model):
     )
     next_seq = models.BigIntegerField(help_text="The number of the next row, which is the count of rows so far.")
     hash = models.BinaryField(max_length=HASH_BYTES, help_text="The last row's hash; at first that of nothing.")
-    last_at = models.DateTimeField(null=True, help_text="The last row's time.")
+    last_at = MomentField(null=True, help_text="The last row's time.")
 
     class Meta:
         constraints = (models.CheckConstraint(condition=Q(next_seq__gte=0), name="audithead_next_seq"),)
@@ -60,7 +61,7 @@ class AuditRow(models.Model):
 
     chain = UncheckedForeignKey(AuditChain, related_name="rows")
     seq = models.BigIntegerField(primary_key=True, help_text="0, 1, 2 and so on, in each chain.")
-    at = models.DateTimeField(help_text="The time of the append; not part of the hash.")
+    at = MomentField(help_text="The time of the append; not part of the hash.")
     event = models.TextField(help_text="The kind of the event, such as send, deliver or ack.")
     record_id = models.TextField(verbose_name="id", help_text="The object: a message's key, a queue.")
     sender = models.TextField(verbose_name="from")
@@ -91,7 +92,7 @@ class AuditAnchor(models.Model):
     number = models.BigIntegerField(help_text="1, 2, 3 and so on, in each chain.")
     seq = models.BigIntegerField()
     hash = models.BinaryField(max_length=HASH_BYTES)
-    at = models.DateTimeField()
+    at = MomentField()
     kind = models.CharField(max_length=9, choices=AnchorKind)
     previous = models.BinaryField(
         max_length=HASH_BYTES, help_text="SHA-256 of the signature before; of nothing for the first."
@@ -117,7 +118,7 @@ class AuditVerification(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     chain = models.ForeignKey(AuditChain, on_delete=models.CASCADE, related_name="verifications", db_index=False)
-    at = models.DateTimeField(db_default=Now())
+    at = MomentField(db_default=Now())
     ok = models.BooleanField()
     rows = models.BigIntegerField(help_text="Rows verified.")
     broken_seq = models.BigIntegerField(null=True, help_text="The first broken row.")

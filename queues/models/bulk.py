@@ -6,6 +6,8 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from queues.models.moment import MomentField
+
 
 class BulkAction(models.TextChoices):
     """The change of each message. The words are those of the audit chains."""
@@ -45,8 +47,8 @@ class BulkOperation(models.Model):
     done = models.BigIntegerField(default=0)
     skipped = models.BigIntegerField(default=0, help_text="Found, and left alone.")
     error = models.TextField(blank=True)
-    created_at = models.DateTimeField(db_default=Now())
-    ended_at = models.DateTimeField(null=True)
+    created_at = MomentField(db_default=Now())
+    ended_at = MomentField(null=True)
 
     class Meta:
         ordering = ("-id",)

@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from queues.connection_ids import parts_of_id
+from queues.models.moment import MomentField
 from queues.models.unchecked import UncheckedForeignKey
 from queues.reach import Protocol
 
@@ -26,7 +27,7 @@ class Connection(models.Model):
     address = models.TextField(help_text="The remote address and port.")
     name = models.TextField(blank=True, help_text="A worker's or a peer's name.")
     key = UncheckedForeignKey("queues.ApiKey", null=True, verbose_name="API key")
-    connected_at = models.DateTimeField()
+    connected_at = MomentField()
     messages_in = models.BigIntegerField(help_text="Messages that it has published.")
     messages_out = models.BigIntegerField(help_text="Messages that were delivered to it.")
     in_rate = models.FloatField(help_text="Messages a second.")
@@ -51,7 +52,7 @@ class ConnectionTotal(models.Model):
     connections = models.IntegerField()
     in_rate = models.FloatField(help_text="Messages a second.")
     out_rate = models.FloatField(help_text="Messages a second.")
-    at = models.DateTimeField(db_default=Now(), help_text="When the node told of it.")
+    at = MomentField(db_default=Now(), help_text="When the node told of it.")
 
     class Meta:
         default_permissions = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models.functions import Now
 
+from queues.models.moment import MomentField
 from queues.models.postgres import ArrayField
 
 
@@ -18,12 +19,12 @@ class ApiKey(models.Model):
     publish = ArrayField(models.CharField(max_length=255), default=list, blank=True)
     consume = ArrayField(models.CharField(max_length=255), default=list, blank=True)
     manage = ArrayField(models.CharField(max_length=255), default=list, blank=True)
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
-    revoked_at = models.DateTimeField(null=True, editable=False)
+    created_at = MomentField(db_default=Now(), editable=False)
+    revoked_at = MomentField(null=True, editable=False)
     old_digest = models.CharField(  # noqa: DJ001
         max_length=64, unique=True, null=True, editable=False, help_text="Of the value before the last rotation."
     )
-    old_until = models.DateTimeField(
+    old_until = MomentField(
         "old value until", null=True, editable=False, help_text="Until then that value is accepted too."
     )
 
@@ -39,7 +40,7 @@ class ApiKeyUse(models.Model):
     """The last log-in with an API key. A table of its own, so that to note it announces no change of the key."""
 
     key = models.OneToOneField(ApiKey, primary_key=True, on_delete=models.CASCADE, related_name="use")
-    at = models.DateTimeField()
+    at = MomentField()
     protocol = models.TextField()
     address = models.TextField(blank=True)
 

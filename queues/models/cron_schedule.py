@@ -7,6 +7,7 @@ from django.core.exceptions import ValidationError
 from django.db import models
 
 from queues.cron import cron_problem, timezone_problem
+from queues.models.moment import MomentField
 
 
 def default_timezone() -> str:
@@ -41,8 +42,8 @@ class CronSchedule(models.Model):
         help_text="Time zone of the schedule, for example Europe/Berlin.",
     )
     enabled = models.BooleanField(default=True, db_default=True, help_text="Whether it runs on schedule.")
-    next_run_at = models.DateTimeField(null=True, editable=False)
-    last_run_at = models.DateTimeField(null=True, editable=False)
+    next_run_at = MomentField(null=True, editable=False)
+    last_run_at = MomentField(null=True, editable=False)
 
     class Meta:
         abstract = True

@@ -6,6 +6,8 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from queues.models.moment import MomentField
+
 
 class EtlState(models.TextChoices):
     """The state of a run."""
@@ -33,10 +35,10 @@ class EtlRun(models.Model):
     number = models.BigIntegerField(null=True, help_text="Its number in the output.")
     window_from = models.TextField(blank=True, help_text="The snapshot at which its window begins; empty: everything.")
     window_to = models.TextField(blank=True, help_text="The snapshot at which its window ends.")
-    queued_at = models.DateTimeField(db_default=Now())
-    started_at = models.DateTimeField(null=True)
-    ended_at = models.DateTimeField(null=True)
-    heartbeat_at = models.DateTimeField(null=True, help_text="The last heartbeat of its supervising process.")
+    queued_at = MomentField(db_default=Now())
+    started_at = MomentField(null=True)
+    ended_at = MomentField(null=True)
+    heartbeat_at = MomentField(null=True, help_text="The last heartbeat of its supervising process.")
     host = models.CharField(max_length=255, blank=True)
     pid = models.IntegerField(null=True)
     cancelling = models.BooleanField(default=False, db_default=False, help_text="A cancel was requested.")
@@ -97,7 +99,7 @@ class EtlWitness(models.Model):
     output = models.TextField(primary_key=True)
     token = models.UUIDField()
     previous = models.UUIDField(null=True, help_text="The token before it, for a run that failed.")
-    at = models.DateTimeField(db_default=Now())
+    at = MomentField(db_default=Now())
 
     def __str__(self) -> str:
         return self.output
@@ -111,7 +113,7 @@ class Rollup(models.Model):
     """
 
     id = models.BigAutoField(primary_key=True)
-    hour = models.DateTimeField()
+    hour = MomentField()
     queue = models.TextField(help_text="The queue's name.")
     acknowledged = models.BigIntegerField(db_default=0)
     expired = models.BigIntegerField(db_default=0)
@@ -130,7 +132,7 @@ class Rollup(models.Model):
     dead_reasons = models.JSONField(default=list)
     producers = models.JSONField(default=list, help_text="API keys that published most.")
     consumers = models.JSONField(default=list, help_text="API keys that acknowledged most.")
-    computed_at = models.DateTimeField(db_default=Now())
+    computed_at = MomentField(db_default=Now())
 
     class Meta:
         ordering = ("-hour", "queue")

@@ -8,6 +8,7 @@ from django.db.models.functions import Now
 
 from queues.models.cron_schedule import CronSchedule
 from queues.models.etl import EtlRun
+from queues.models.moment import MomentField
 from queues.settings import settings
 
 
@@ -53,7 +54,7 @@ class EtlSchedule(CronSchedule):
     last_error = models.TextField(
         default="", db_default="", editable=False, help_text="The reason why the last due run did not begin."
     )
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    created_at = MomentField(db_default=Now(), editable=False)
 
     class Meta:
         ordering = ("name",)

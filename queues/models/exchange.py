@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
+from queues.models.moment import MomentField
+
 
 class ExchangeType(models.TextChoices):
     """The comparison of a message's routing key with those of an exchange's bindings."""
@@ -53,7 +55,7 @@ class TemporaryQueue(models.Model):
     )
     auto_delete = models.BooleanField(help_text="Deleted when its last consumer leaves.")
     expires = models.DurationField(help_text="Lifetime without a consumer.")
-    unused_since = models.DateTimeField(null=True, help_text="The start of its time without a consumer.")
+    unused_since = MomentField(null=True, help_text="The start of its time without a consumer.")
 
     def __str__(self) -> str:
         return f"queue {self.queue_id}"

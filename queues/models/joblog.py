@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models.functions import Now
 
+from queues.models.moment import MomentField
 from queues.models.postgres import BrinIndex
 from queues.models.unchecked import UncheckedForeignKey
 
@@ -14,7 +15,7 @@ class JobLogLine(models.Model):
 
     queue = UncheckedForeignKey("queues.Queue")
     message_id = models.BigIntegerField(help_text="The job's first id.")
-    at = models.DateTimeField(db_default=Now())
+    at = MomentField(db_default=Now())
     line = models.TextField()
 
     class Meta:

@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from queues.models.moment import MomentField
 from queues.models.unchecked import UncheckedForeignKey
 
 
@@ -32,9 +33,9 @@ class Mailbox(models.Model):
         help_text="The node of its connection; empty: not connected.",
     )
     connection = models.BigIntegerField(null=True, help_text="The number of its connection.")
-    created_at = models.DateTimeField(db_default=Now())
-    connected_at = models.DateTimeField(null=True, help_text="The last connect.")
-    left_at = models.DateTimeField(null=True, help_text="The last disconnect.")
+    created_at = MomentField(db_default=Now())
+    connected_at = MomentField(null=True, help_text="The last connect.")
+    left_at = MomentField(null=True, help_text="The last disconnect.")
 
     class Meta:
         ordering = ("name",)
@@ -60,7 +61,7 @@ class SeenLetter(models.Model):
     """The id of a letter that was sent within the dedupe window; sending it again stores nothing."""
 
     id = models.BinaryField(primary_key=True, help_text="The id as UTF-8.")
-    at = models.DateTimeField(db_default=Now())
+    at = MomentField(db_default=Now())
 
     class Meta:
         db_table = "queues_letterseen"

@@ -8,6 +8,7 @@ from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now
 
 from queues.models.message_id import LEAST_ID, MessageId
+from queues.models.moment import MomentField
 from queues.models.unchecked import UncheckedForeignKey
 
 
@@ -69,10 +70,10 @@ class Message(models.Model):
     max_attempts = models.SmallIntegerField(null=True, help_text="Overrides the queue's; 0: without limit.")
     node = UncheckedForeignKey("queues.Node", null=True)
     producer = UncheckedForeignKey("queues.ApiKey", null=True)
-    published_at = models.DateTimeField(db_default=Now())
-    due_at = models.DateTimeField(null=True, help_text="When a delayed message becomes ready.")
-    expires_at = models.DateTimeField(null=True)
-    dead_at = models.DateTimeField(null=True)
+    published_at = MomentField(db_default=Now())
+    due_at = MomentField(null=True, help_text="When a delayed message becomes ready.")
+    expires_at = MomentField(null=True)
+    dead_at = MomentField(null=True)
     origin_id = models.BigIntegerField(null=True)
     tag = models.BigIntegerField(null=True, help_text="The delivery tag it keeps while it waits to go out again.")
     content = models.SmallIntegerField(null=True, choices=Content, help_text="Type of the payload; empty: bytes.")

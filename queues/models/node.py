@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from queues.models.moment import MomentField
 from queues.models.unchecked import UncheckedForeignKey
 
 
@@ -16,7 +17,7 @@ class Node(models.Model):
     name = models.CharField(max_length=255, help_text="Program and host.")
     host = models.CharField(max_length=255)
     pid = models.IntegerField()
-    started_at = models.DateTimeField(db_default=Now())
+    started_at = MomentField(db_default=Now())
     first_message_id = models.BigIntegerField(help_text="Every message this node inserted has a greater id.")
     engine = models.UUIDField(null=True, help_text="Its engine, which is another node after each reconnect.")
 
@@ -51,7 +52,7 @@ class Interest(models.Model):
 
     queue = models.ForeignKey("queues.Queue", on_delete=models.CASCADE, related_name="interests", db_constraint=False)
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="interests", db_constraint=False)
-    since = models.DateTimeField(db_default=Now())
+    since = MomentField(db_default=Now())
 
     class Meta:
         constraints = (models.UniqueConstraint(fields=("queue", "node"), name="interest_once"),)
@@ -71,8 +72,8 @@ class Consumer(models.Model):
     connection = models.BigIntegerField(null=True, help_text="The id of its client's connection.")
     name = models.TextField(help_text="The protocol, and the client's address and name.")
     active = models.BooleanField(db_default=False)
-    since = models.DateTimeField(db_default=Now())
-    active_since = models.DateTimeField(null=True)
+    since = MomentField(db_default=Now())
+    active_since = MomentField(null=True)
 
     class Meta:
         default_permissions = ()

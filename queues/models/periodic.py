@@ -13,6 +13,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from queues.models.cron_schedule import CronSchedule
+from queues.models.moment import MomentField
 from queues.models.queue import QueueKind
 from queues.settings import settings
 
@@ -90,7 +91,7 @@ class PeriodicJob(CronSchedule):
     last_error = models.TextField(
         default="", db_default="", editable=False, help_text="The reason why the last due run was skipped."
     )
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    created_at = MomentField(db_default=Now(), editable=False)
 
     class Meta:
         ordering = ("name",)

@@ -9,6 +9,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from queues.models.moment import MomentField
 from queues.reach import SYSTEM_PREFIX
 from queues.settings import settings
 
@@ -116,7 +117,7 @@ class Queue(models.Model):
         related_name="+",
         help_text="Queue for dead letters; empty: they stay in this queue.",
     )
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    created_at = MomentField(db_default=Now(), editable=False)
 
     class Meta:
         ordering = ("name",)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from django.db import models
 
+from queues.models.moment import MomentField
+
 
 class QueueSample(models.Model):
     """A queue's minute or hour that ended at `at`. A queue in which nothing has changed has no row.
@@ -14,7 +16,7 @@ class QueueSample(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     queue = models.IntegerField(help_text="The queue's id; 0: all queues.")
-    at = models.DateTimeField(help_text="The end of the period, to the minute.")
+    at = MomentField(help_text="The end of the period, to the minute.")
     hourly = models.BooleanField(db_default=False)
     seconds = models.FloatField(help_text="The time that the differences cover; after a gap more than a minute.")
     ready = models.BigIntegerField(help_text="Held at the end of the period, as leased, delayed and dead.")
@@ -43,7 +45,7 @@ class SampleMark(models.Model):
     """The last sample's totals of a queue; the next one is the difference. Queue 0 has the time of the last sample."""
 
     queue = models.IntegerField(primary_key=True)
-    at = models.DateTimeField()
+    at = MomentField()
     ready = models.BigIntegerField()
     leased = models.BigIntegerField()
     delayed = models.BigIntegerField()

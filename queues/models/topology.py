@@ -7,6 +7,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from queues.models.moment import MomentField
 from queues.models.postgres import HashIndex
 from queues.models.unchecked import UncheckedForeignKey
 
@@ -40,9 +41,9 @@ class Subscription(models.Model):
     queue = models.OneToOneField("queues.Queue", on_delete=models.CASCADE, related_name="subscription")
     owner = models.ForeignKey("queues.ApiKey", null=True, on_delete=models.SET_NULL, related_name="+")
     next_tag = models.BigIntegerField(default=1, db_default=1, help_text="Delivery tags below this one are used.")
-    created_at = models.DateTimeField(db_default=Now())
-    used_at = models.DateTimeField(db_default=Now(), help_text="Last polled, to the minute.")
-    ends_at = models.DateTimeField(
+    created_at = MomentField(db_default=Now())
+    used_at = MomentField(db_default=Now(), help_text="Last polled, to the minute.")
+    ends_at = MomentField(
         "ends", null=True, editable=False, help_text="Then it ends with its messages, unless it is polled before."
     )
 
@@ -68,7 +69,7 @@ class Route(models.Model):
 
     source = models.CharField(max_length=262, validators=(SOURCE,), help_text="topic:NAME or queue:NAME")
     target = models.CharField(max_length=262, validators=(TARGET,), help_text="topic:NAME, queue:NAME or peer:NAME")
-    created_at = models.DateTimeField(db_default=Now(), editable=False)
+    created_at = MomentField(db_default=Now(), editable=False)
 
     class Meta:
         ordering = ("source", "target")
@@ -111,7 +112,7 @@ class RouteTally(models.Model):
 
     route = UncheckedForeignKey(Route)
     carried = models.BigIntegerField()
-    at = models.DateTimeField(db_default=Now())
+    at = MomentField(db_default=Now())
 
     class Meta:
         default_permissions = ()
@@ -144,7 +145,7 @@ class DeadLetterTally(models.Model):
     queue = UncheckedForeignKey("queues.Queue")
     target = UncheckedForeignKey("queues.Queue")
     carried = models.BigIntegerField()
-    at = models.DateTimeField(db_default=Now())
+    at = MomentField(db_default=Now())
 
     class Meta:
         default_permissions = ()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.db.models.functions import Now
 
+from queues.models.moment import MomentField
+
 
 class Worker(models.Model):
     """A live connection of a worker. Its node writes the row, and the database removes it with the node's.
@@ -18,12 +20,12 @@ class Worker(models.Model):
     # The constraint is in the migration: Django could not let it delete by itself.
     node = models.ForeignKey("queues.Node", on_delete=models.DO_NOTHING, related_name="workers", db_constraint=False)
     address = models.TextField()
-    connected_at = models.DateTimeField()
+    connected_at = MomentField()
     requests = models.BigIntegerField(db_default=0, help_text="Requests since it connected.")
     subscriptions = models.JSONField(default=list)
     jobs = models.JSONField(default=list)
     active = models.IntegerField(db_default=0, help_text="Jobs it works on now.")
-    updated_at = models.DateTimeField(db_default=Now())
+    updated_at = MomentField(db_default=Now())
 
     class Meta:
         ordering = ("connected_at", "wid")

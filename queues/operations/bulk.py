@@ -16,12 +16,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.db import DEFAULT_DB_ALIAS, Error, IntegrityError, OperationalError, connections, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
-from django.utils import timezone
 
 from queues.errors import BrokerError, Busy, OperationError
 from queues.models import BulkAction, BulkOperation, BulkState, Message, Outcome, Overflow, Queue, State
@@ -379,7 +378,7 @@ class _Step:
 
 def _end(operation: BulkOperation, state: BulkState, by: str, using: str, error: str = "") -> None:
     """Note that an operation has ended, in its row and in the operators' chain."""
-    operation.state, operation.error, operation.ended_at = state, error, timezone.now()
+    operation.state, operation.error, operation.ended_at = state, error, datetime.now(UTC)
     operation.save(using=using)
     detail = f"{operation.done:,} done, {operation.skipped:,} left alone"
     record(by, state, record_id(operation), f"{detail}: {error}" if error else detail, using)

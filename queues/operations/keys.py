@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.db import IntegrityError, transaction
 from django.db.models import Q
-from django.utils import timezone
 
 from queues.engine.access import key_digest
 from queues.errors import BrokerError
@@ -131,7 +130,7 @@ def rotate_key(name: str, grace: timedelta, key: str | None = None) -> tuple[Api
         if row.revoked_at is not None:
             raise InvalidKey(f"The key {name!r} is revoked.")
         _refuse_taken_value(digests(text))
-        row.old_digest, row.old_until = (row.digest, timezone.now() + grace) if grace else (None, None)
+        row.old_digest, row.old_until = (row.digest, datetime.now(UTC) + grace) if grace else (None, None)
         row.digest, row.hint = digest(text), _hint(text)
         row.save(update_fields=["digest", "hint", "old_digest", "old_until"])
     return row, text
@@ -141,7 +140,7 @@ def revoke_key(name: str) -> ApiKey:
     """Revoke a key: its live connections end within a second. Raises ApiKey.DoesNotExist."""
     row = ApiKey.objects.get(name=name)
     if row.revoked_at is None:
-        row.revoked_at = timezone.now()
+        row.revoked_at = datetime.now(UTC)
         row.save(update_fields=["revoked_at"])
     return row
 

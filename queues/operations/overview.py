@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from django.db import DEFAULT_DB_ALIAS
-from django.utils import timezone
 
 from queues.counts import QueueCounts
 from queues.store import query_within
@@ -112,7 +111,7 @@ def take_overview(
     [figures] = query_within("state_broker", using, limit, minutes=NEW_NODES, seconds=HELD_SECONDS, xids=HELD_XIDS)
     nodes, workers, peers, clients, connections, commits, standbys, lag, died, holders = figures[:10]
     sampled_at, since, known = figures[10:]
-    at = timezone.now()
+    at = datetime.now(UTC)
     if before is not None and (at - before.at).total_seconds() > STALE:
         before = None
     queues = None
@@ -144,7 +143,7 @@ def _idle(queue: QueueState) -> QueueState:
 def read_queues(queues: Iterable[int], using: str = DEFAULT_DB_ALIAS, limit: int = 0) -> dict[int, QueueState]:
     """Some queues by id, with rates since the last sample; one query. Raises as `take_overview`."""
     rows = query_within("state_queues", using, limit, queues=list(queues), since=None)
-    return {state.id: state for state in _queue_states(rows, timezone.now(), None)}
+    return {state.id: state for state in _queue_states(rows, datetime.now(UTC), None)}
 
 
 def _queue_states(rows: list[tuple[Any, ...]], at: datetime, before: Overview | None) -> list[QueueState]:
@@ -174,6 +173,6 @@ def oldest_ready(queues: Iterable[int], using: str = DEFAULT_DB_ALIAS, limit: in
     With a `limit`, raises django.db.OperationalError when it takes more milliseconds: while vacuum is held back, the
     dead entries before the first message may be many.
     """
-    now = timezone.now()
+    now = datetime.now(UTC)
     rows = query_within("oldest", using, limit, queues=list(queues))
     return {queue: max((now - published).total_seconds(), 0.0) for queue, published in rows}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 from django.db.models import QuerySet
-from django.utils import timezone
 
 from queues.errors import InvalidFields, OperationError
 from queues.models import PeriodicJob
@@ -76,6 +76,6 @@ def run_now(job: PeriodicJob, using: str = DEFAULT_DB_ALIAS) -> int | None:
     """
     with transaction.atomic(using=using):
         row = locked(list_periodic(using), job)
-        row.last_message_id, row.last_run_at = publish_job(row, using), timezone.now()
+        row.last_message_id, row.last_run_at = publish_job(row, using), datetime.now(UTC)
         row.save(using=using, update_fields=("last_run_at", "last_message_id"))
     return row.last_message_id

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from django.db import DEFAULT_DB_ALIAS, OperationalError
 from django.db.models import QuerySet
-from django.utils import timezone
 from psycopg.errors import QueryCanceled
 
 from queues.counts import queue_counts
@@ -227,7 +226,7 @@ class Search:
         }
 
     def _look_in_archive(self, cursor: str, most: int, narrower: int) -> Look:
-        now = timezone.now()
+        now = datetime.datetime.now(datetime.UTC)
         if cursor:
             time, id, seconds = cursor.split(",")
             high, below, span = datetime.datetime.fromisoformat(time), int(id), float(seconds)

@@ -1,72 +1,24 @@
-"""An object of every model that the admin shows. To be imported when Django is set up."""
+"""An object of every model that the admin of Fivewire's own site shows. To be imported when Django is set up."""
 
 from __future__ import annotations
 
-from uuid import uuid4
+from datetime import UTC, datetime
 
 from django.contrib.auth.models import Group, User
 from django.db.models import Model
-from django.utils import timezone
 from django_celery_results.models import GroupResult, TaskResult
 
 from hydra.models import Event as HydraEvent
 from hydra.models import Node as HydraNode
-from queues.audit.chains import append
-from queues.audit.events import AuditEvent
-from queues.models import (
-    ArchivedMessage,
-    AuditChain,
-    AuditRow,
-    BulkOperation,
-    Connection,
-    EtlRun,
-    EtlSchedule,
-    Mailbox,
-    PeriodicJob,
-    QueueSample,
-    Rollup,
-    Route,
-    State,
-    Subscription,
-    Worker,
-)
-from queues.operations import keys
-from tests.queues.store import make_node, make_queue, store
+from tests.queues import one_of_each as of_the_broker
 
 
 def one_of_each() -> list[Model]:
     """Made now, in the default database."""
-    now, owner = timezone.now(), keys.create_key("an owner")[0]
-    queue, topic = make_queue(), make_queue("_subscription/1", kind="subscription")
-    mailbox = make_queue("_peer/bob", kind="mailbox", max_attempts=0)
-    append("peerbus", [AuditEvent("send", "m1", "alice", "bob")])
-    broker_node, node = make_node(), HydraNode.objects.create(name="alpha", voter="0" * 16)
-    archived = ArchivedMessage(
-        id=1, queue=queue, outcome=0, attempts=1, published_at=now, finished_at=now, size=3, payload=b"<b>"
-    )
-    ArchivedMessage.objects.bulk_create([archived])
+    node = HydraNode.objects.create(name="alpha", voter="0" * 16)
     return [
-        queue, archived, broker_node, node, owner,
-        store(queue, State.DEAD, payload=b'{"a":"<script>"}', error="<b>", headers={"x": "y"})[0],
-        Mailbox.objects.create(queue=mailbox, name="bob", owner=owner),
-        Subscription.objects.create(topic=b"prices", qos=1, queue=topic, owner=owner),
-        Route.objects.create(source="queue:a", target="topic:t"),
-        Worker.objects.create(wid=uuid4(), node=broker_node, address="192.0.2.7:1", connected_at=now),
-        Connection.objects.create(
-            id=1, node=broker_node, protocol="overhop", address="192.0.2.7:1", connected_at=now, messages_in=1,
-            messages_out=1, in_rate=0.5, out_rate=0.5, rate=1.0, unacked=1, held_bytes=100,
-        ),
-        AuditChain.objects.get(), AuditRow.objects.get(),
-        PeriodicJob.objects.create(name="nightly", cron="0 3 * * *", queue=queue),
-        EtlRun.objects.create(trigger="test", output="/elsewhere"),
-        EtlSchedule.objects.create(name="hourly", cron="0 * * * *"),
-        Rollup.objects.create(queue=queue.name, hour=now, acknowledged=1),
-        QueueSample.objects.create(
-            queue=queue.pk, at=now, seconds=60.0, ready=1, leased=0, delayed=0, dead=0, peak=1, published=1, settled=0,
-            died=0,
-        ),
-        BulkOperation.objects.create(action="move", criteria={}, by="alice", high=1, state="done", ended_at=now),
-        HydraEvent.objects.create(node=node, at=now, kind="fault", term=1, text="<i>"),
+        *of_the_broker.one_of_each(), node,
+        HydraEvent.objects.create(node=node, at=datetime.now(UTC), kind="fault", term=1, text="<i>"),
         TaskResult.objects.create(task_id="t", content_type="application/json", content_encoding="utf-8"),
         GroupResult.objects.create(group_id="g", content_type="application/json", content_encoding="utf-8"),
         User.objects.create_user("someone"), Group.objects.create(name="some"),

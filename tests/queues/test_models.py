@@ -6,9 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.core.management import call_command
 from django.db import IntegrityError, connection, transaction
-from django.db.models import Model
+from django.db.models import DateTimeField, Model
 from django.utils import timezone
 
 from queues.api import publish
@@ -20,8 +21,10 @@ from queues.models import (
     Route,
     State,
     Subscription,
+    TaskRun,
     Topology,
 )
+from queues.models.moment import MomentField
 from tests.queues.store import listening, make_node, make_queue, store
 
 pytestmark = pytest.mark.django_db
@@ -139,3 +142,15 @@ def test_nodes_hear_of_every_change_of_a_queue_that_they_may_know() -> None:
         pk = queue.pk
         queue.delete()
         assert heard.take("queue") == [pk] * 2
+
+
+def test_every_time_of_a_model_is_aware_also_where_the_project_has_no_time_zones() -> None:
+    found = [
+        field
+        for label in ("queues", "hydra")
+        for model in apps.get_app_config(label).get_models()
+        for field in model._meta.fields
+        if isinstance(field, DateTimeField) and model is not TaskRun  # a task's times are as django-tasks has them
+    ]
+    assert [str(field) for field in found if not isinstance(field, MomentField)] == []
+    assert len(found) > 60

@@ -8,13 +8,13 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
 from django.core.management.base import CommandError, CommandParser
-from django.utils import timezone
 
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.measures import MEASURES, MeasurementPlan
@@ -174,12 +174,12 @@ class Command(SubcommandCommand):
         if options["json"]:
             given = {name: options[name] for name in sorted(options) if name in _GIVEN and options[name] is not None}
             self.say_json(
-                {"at": timezone.now(), "machine": _machine(), "options": given, "verified": rounds.verified()}
+                {"at": datetime.now(UTC), "machine": _machine(), "options": given, "verified": rounds.verified()}
                 | {"results": rounds.summary(), "notes": notes}
             )
         else:
             tables = rounds.tables(options["markdown"])
-            said = [f"{timezone.now():%Y-%m-%d}, {_machine()}; {options['rounds']} rounds in turns; {text}."]
+            said = [f"{datetime.now(UTC):%Y-%m-%d}, {_machine()}; {options['rounds']} rounds in turns; {text}."]
             for system, counts in rounds.verified().items():
                 found = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count or what == "lost")
                 said.append(f"{system}: {found}.")

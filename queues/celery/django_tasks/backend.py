@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from django.core import checks
@@ -33,6 +33,7 @@ from queues.celery.django_tasks.framework import (
 )  # fmt: skip
 from queues.celery.django_tasks.results import to_result
 from queues.models import TaskRun
+from queues.models.moment import aware
 from queues.operations.queues import QueueExists, create_queue
 from queues.reach import Operation, Protocol
 
@@ -119,4 +120,4 @@ class FivewireBackend(BaseTaskBackend):
 
 
 def _time_until(moment: datetime | None) -> timedelta:
-    return timedelta(0) if moment is None else max(timedelta(0), moment - timezone.now())
+    return timedelta(0) if moment is None else max(timedelta(0), aware(moment) - datetime.now(UTC))

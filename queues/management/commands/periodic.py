@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management.base import CommandParser
-from django.utils import timezone
 
 from queues.management.shell import SubcommandCommand, number
 from queues.models import PeriodicJob
@@ -119,7 +119,7 @@ def _shown(job: PeriodicJob) -> dict[str, Any]:
 def _when(job: PeriodicJob) -> str:
     if job.next_run_at is None:
         return "not planned" if job.enabled else "disabled"
-    return f"{local(job.next_run_at, job.timezone)}, {relative(job.next_run_at, timezone.now())}"
+    return f"{local(job.next_run_at, job.timezone)}, {relative(job.next_run_at, datetime.now(UTC))}"
 
 
 def _line(job: PeriodicJob) -> dict[str, Any]:

@@ -33,8 +33,9 @@ async def converse(scope: dict[str, Any], *events: dict[str, Any]) -> list[dict[
     return sent
 
 
-@pytest.mark.parametrize("path", ["/ws/peerbus", "/", "", "/any/path", "/admin/"])
-async def test_every_path_leads_to_peerbus(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("below", [{}, {"root_path": "/broker"}], ids=["at the root", "below a path"])
+@pytest.mark.parametrize("path", ["/ws/peerbus", "/", "", "/any/path", "/admin/", "/broker/ws/peerbus"])
+async def test_every_path_leads_to_peerbus(path: str, below: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     sessions = []
 
     def make_session(transport: Any, scope: Any, service: Any) -> Recorder:
@@ -42,7 +43,7 @@ async def test_every_path_leads_to_peerbus(path: str, monkeypatch: pytest.Monkey
         return sessions[-1]
 
     monkeypatch.setattr("brokersite.asgi.PeerSession", make_session)
-    scope = {"type": "websocket", "path": path, "headers": [(b"origin", b"http://elsewhere.example")]}
+    scope = {"type": "websocket", "path": path, "headers": [(b"origin", b"http://elsewhere.example")], **below}
     sent = await converse(
         scope,
         {"type": "websocket.connect"},
@@ -51,7 +52,7 @@ async def test_every_path_leads_to_peerbus(path: str, monkeypatch: pytest.Monkey
     )
     assert sent == [{"type": "websocket.accept", "subprotocol": None}]
     (session,) = sessions
-    assert session.scope["path"] == path
+    assert session.scope["path"].endswith(path)
     assert session.heard == [b"hello", "lost"]
 
 

@@ -42,10 +42,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
         time = timezone.now()
 
         @classmethod
-        def now(cls) -> Any:
+        def now(cls, zone: object) -> Any:
             return cls.time
 
-    monkeypatch.setattr(overview, "timezone", Clock)
+    monkeypatch.setattr(overview, "datetime", Clock)
     return Clock
 
 

@@ -16,7 +16,7 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import URLPattern, URLResolver, resolve, reverse
 
-from queues.groups import APPS, GROUPS, keep_groups
+from brokersite.groups import APPS, GROUPS, keep_groups
 from queues.models import AuditChain, BulkOperation, EtlRun, Queue
 from tests.brokersite.one_of_each import one_of_each
 from tests.brokersite.test_csp import POLICY

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
-from django.utils import timezone
 
 from queues import store
 from queues.api import publish_many
@@ -40,7 +39,7 @@ class TransactionHolder:
     def begin(self) -> None:
         """Begin a transaction that archives rows, of now and of a day that is over."""
         publish_many(f"queue:{HELD}", [b"held"] * ROWS, using=self._alias)
-        day = timezone.now() - timedelta(days=1 + self._count % 3)
+        day = datetime.now(UTC) - timedelta(days=1 + self._count % 3)
         self.connection.execute("begin")
         self._waiting = self._remove(self._queue, State.READY, Outcome.REMOVED)
         with self.connection.transaction():  # a savepoint's rows are the transaction's

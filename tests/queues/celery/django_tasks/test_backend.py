@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import django
@@ -15,9 +15,11 @@ import pytest
 from django.core.checks import Error
 from django.db import OperationalError, transaction
 from django.dispatch import Signal
+from django.test import override_settings
 from django.utils import timezone
 
 from queues.celery.consumers.engine_thread import EngineThread
+from queues.celery.django_tasks import backend
 from queues.celery.django_tasks.framework import (
     InvalidTask,
     TaskResult,
@@ -103,6 +105,13 @@ def test_higher_priorities_run_first(start_worker: StartWorker, tmp_path: Any) -
     start_worker(concurrency=1)
     wait_until(lambda: TaskRun.objects.filter(status="SUCCESSFUL").count() == 3, "all have run")
     assert (tmp_path / "lines").read_text().split() == ["100", "0", "-5"]
+
+
+def test_a_time_of_any_kind_is_waited_for_in_a_project_without_time_zones() -> None:
+    later = timedelta(hours=2)
+    with override_settings(USE_TZ=False):
+        waits = [backend._time_until(now + later) for now in (timezone.now(), datetime.now(UTC))]
+    assert [round(wait / timedelta(hours=1)) for wait in waits] == [2, 2]
 
 
 def test_a_task_that_fails_is_a_dead_letter_and_says_why(start_worker: StartWorker) -> None:

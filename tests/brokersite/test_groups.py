@@ -12,7 +12,7 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from django.urls import reverse
 
-from queues.groups import APPS, GROUPS, keep_groups
+from brokersite.groups import APPS, GROUPS, keep_groups
 from queues.models import AuditRow, Message, Queue, State
 from tests.queues.admin.test_admin import act, address, confirm, policy
 from tests.queues.store import assert_counts_are_exact, make_queue, store

@@ -1,0 +1,61 @@
+"""Templates: numbers for machines are never written as people of some language write them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from django.template import Context, Template
+from django.test import override_settings
+from django.utils import translation
+
+from brokersite.environment import CHECKOUT
+from queues.admin.charts import Series, bars, columns, lines
+
+TEMPLATES = sorted(
+    path for root in ("queues/templates", "hydra/templates", "templates") for path in (CHECKOUT / root).rglob("*.html")
+)
+TAG = re.compile(r"<[a-zA-Z](?:\{\{.*?\}\}|\{%.*?%\}|[^<>])*>", re.DOTALL)
+ATTRIBUTE = re.compile(r'([\w-]+)="((?:\{\{.*?\}\}|\{%.*?%\}|[^"])*)"', re.DOTALL)
+VALUE = re.compile(r"\{\{(.*?)\}\}")
+UNLOCALIZED = re.compile(r"\{% localize off %\}.*?\{% endlocalize %\}", re.DOTALL)
+#: Attributes for people's eyes and ears.
+WORDS = {"title", "aria-label", "placeholder", "alt"}
+#: Filters that leave a text.
+TEXTS = ("|unlocalize", "|stringformat:", "|urlencode", "|slugify")
+#: Values that are texts.
+NAMES = {
+    "action", "action_checkbox_name", "action_label", "address", "around", "button", "chart.id", "colour", "dash",
+    "field.auto_id", "field.name", "find", "find_dead", "first_page", "cl.first_page", "cl.next_page", "further",
+    "history", "audit", "key", "name", "next_page", "one.page", "picture", "publish", "queue", "row.address",
+    "row.page", "section.name", "section.version", "source", "stage.mark", "subscriptions", "target", "value",
+    "opts.app_label", "opts.model_name",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_no_attribute_has_a_number_that_is_localized(path: Path) -> None:
+    text = UNLOCALIZED.sub("", path.read_text())
+    found = [
+        f"{name}={value.strip()}"
+        for tag in TAG.findall(text)
+        for name, values in ATTRIBUTE.findall(tag)
+        for value in VALUE.findall(values)
+        if name not in WORDS and value.strip() not in NAMES and not any(one in value for one in TEXTS)
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize("language", ["de", "fr", "ar", "pt-br"])
+def test_charts_are_drawn_with_numbers_that_browsers_read(language: str) -> None:
+    places, series = ["a", "b"], [Series("in", [1234567.5, 0.25])]
+    charts = [draw(draw.__name__, "Messages", places, series) for draw in (lines, columns, bars)]
+    with override_settings(USE_THOUSAND_SEPARATOR=True, USE_I18N=True), translation.override(language):
+        assert Template("{{ n }}").render(Context({"n": 1234.5})) != "1234.5", "it localizes"
+        for chart in charts:
+            drawn = str(chart)
+            for name in ("x", "y", "x1", "y1", "x2", "y2", "width", "height"):
+                for value in re.findall(rf'\s{name}="([^"]*)"', drawn):
+                    float(value)
+            assert re.search(r'viewBox="0 0 \d+ [\d.]+"', drawn)
