@@ -17,6 +17,7 @@ def main() -> None:
         from django.conf import settings
         from django.core.exceptions import ImproperlyConfigured
         from django.core.management import execute_from_command_line
+        from django.db import OperationalError
 
         from brokersite.packages import foreign_package
     except ImportError as error:
@@ -25,6 +26,7 @@ def main() -> None:
         sys.exit(f"{program}: {foreign}")
     from brokersite.embedded_home import EmbeddedPostgresError
     from queues import extras
+    from queues.errors import WrongEncoding
 
     try:
         _ = settings.INSTALLED_APPS  # loads them, which may start PostgreSQL
@@ -33,6 +35,12 @@ def main() -> None:
         sys.exit(2)
     try:
         execute_from_command_line([program, *sys.argv[1:]])
+    except (OperationalError, WrongEncoding) as error:
+        if isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", ""):
+            raise  # of a statement
+        from queues.engine import absence
+
+        sys.exit(f"{program}: {error if isinstance(error, WrongEncoding) else absence(error)}")
     except ModuleNotFoundError as error:
         if (extra := extras.bringing(error.name or "")) is None:
             raise

@@ -1,6 +1,7 @@
 """The Django application ``brokersite``: home of the commands that concern the whole project."""
 
 from django.apps import AppConfig
+from django.db.backends.signals import connection_created
 
 
 class BrokersiteConfig(AppConfig):
@@ -10,3 +11,6 @@ class BrokersiteConfig(AppConfig):
 
     def ready(self) -> None:
         from brokersite import checks  # noqa: F401
+        from queues.checks import refuse_encoding
+
+        connection_created.connect(refuse_encoding)

@@ -15,10 +15,12 @@ NEEDS = "needs "
 
 
 def is_missing(tool: str) -> bool:
-    """Whether a tool is not installed: Java (with PostgreSQL's JDBC driver), Chromium, Node.js (with npm), a broker."""
+    """Whether a tool is not installed: Java (with PostgreSQL's JDBC driver), Chromium, Node.js (with npm), a broker,
+    PgBouncer."""
     programs = {
         "Java": ["java"], "Chromium": ["chromium", "chromedriver"], "Node.js": ["node", "npm"],
         "RabbitMQ": ["/usr/lib/rabbitmq/bin/rabbitmq-server"], "NATS": ["nats-server"],
+        "PgBouncer": ["/usr/sbin/pgbouncer"],
     }[tool]  # fmt: skip
     return not all(map(shutil.which, programs)) or (tool == "Java" and driver_jar(None) is None)
 
