@@ -148,7 +148,8 @@ def test_a_database_that_is_not_utf_8_is_refused_in_a_line_by_every_command(
         )
     database = server | {"dbname": name}
     try:
-        assert_refused(refusals(database, *(COMMANDS[:4] if encoding == "LATIN1" else COMMANDS[:2])), f"its encoding is {encoding}, and must be UTF8")
+        commands = COMMANDS[:4] if encoding == "LATIN1" else COMMANDS[:2]
+        assert_refused(refusals(database, *commands), f"its encoding is {encoding}, and must be UTF8")
         with pytest.raises(WrongEncoding):
             Connection(make_url(database).replace("postgresql", "fivewire", 1)).connect()
         project = Project(tmp_path, database, celery=False)

@@ -138,9 +138,11 @@ class JobConnection:
     @property
     def is_shared(self) -> bool:
         """Whether a pooler gives two connections one session, in which no lock would keep others away."""
-        with psycopg.connect(**self.parameters, autocommit=True) as other:
-            [(pid,)] = other.execute("select pg_backend_pid()").fetchall()
-        return bool(self.rows("select pg_backend_pid()")[0][0] == pid)
+        other = JobConnection(self.parameters)
+        try:
+            return other.rows("select pg_backend_pid()") == self.rows("select pg_backend_pid()")
+        finally:
+            other.close()
 
     def lock(self, output: str, patience: float = PATIENCE) -> None:
         """Keep other runs away from an output until this connection ends. Raises OutputBusy or PooledSession.
