@@ -18,6 +18,7 @@ def main() -> None:
         from django.conf import settings
         from django.core.exceptions import ImproperlyConfigured
         from django.core.management import execute_from_command_line
+        from django.db import OperationalError
 
         from brokersite import commandline
         from brokersite.packages import foreign_package
@@ -28,6 +29,7 @@ def main() -> None:
     from brokersite.databases import NoDatabase
     from brokersite.embedded_home import EmbeddedPostgresError
     from queues import extras
+    from queues.errors import WrongEncoding
 
     if sys.argv[1:] in (["version"], ["--version"]):
         print(_versions())
@@ -44,6 +46,12 @@ def main() -> None:
         execute_from_command_line([program, *sys.argv[1:]])
     except NoDatabase as error:
         _refuse(program, error)
+    except (OperationalError, WrongEncoding) as error:
+        if isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", ""):
+            raise  # of a statement
+        from queues.engine import absence
+
+        sys.exit(f"{program}: {error if isinstance(error, WrongEncoding) else absence(error)}")
     except ModuleNotFoundError as error:
         if (extra := extras.bringing(error.name or "")) is None:
             raise

@@ -1,6 +1,7 @@
 """The Django application ``brokersite``: home of the commands that concern the whole project."""
 
 from django.apps import AppConfig
+from django.db.backends.signals import connection_created
 from django.db.models.signals import post_migrate
 
 
@@ -12,5 +13,7 @@ class BrokersiteConfig(AppConfig):
     def ready(self) -> None:
         from brokersite import checks  # noqa: F401
         from brokersite.groups import keep_groups
+        from queues.checks import refuse_encoding
 
+        connection_created.connect(refuse_encoding)
         post_migrate.connect(keep_groups)

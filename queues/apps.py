@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.apps import AppConfig
-from django.db import connections
-from django.db.models.signals import post_migrate
 
 
 class QueuesConfig(AppConfig):
@@ -18,17 +14,3 @@ class QueuesConfig(AppConfig):
     def ready(self) -> None:
         from queues import checks  # noqa: F401
 
-        post_migrate.connect(keep_topology, sender=self)
-
-
-def keep_topology(using: str, **kwargs: Any) -> None:
-    """Put the one row of the topology back, without which nothing is routed: `manage.py flush` empties every table, but
-    for the changes of the earlier topology. Another database of the project's may be none of PostgreSQL's."""
-    if connections[using].vendor != "postgresql":
-        return
-    with connections[using].cursor() as cursor:
-        cursor.execute("select to_regclass('queues_topologychange') is not null")
-        if cursor.fetchone()[0]:
-            cursor.execute("insert into queues_topology (id, version) values (1, 1) on conflict do nothing")
-            if cursor.rowcount:
-                cursor.execute("delete from queues_topologychange")

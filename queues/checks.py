@@ -12,8 +12,9 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.utils import OperationalError
 
-from queues.database import DJANGO_SESSION
-from queues.engine.database import OLDEST_SERVER
+from queues.database import DJANGO_SESSION, check_encoding
+from queues.engine.database import OLDEST_SERVER, refused_by_pooler
+from queues.errors import WrongEncoding
 from queues.settings import problems
 
 #: Characters.
@@ -91,6 +92,30 @@ def check_tables(
             hint=f"Apply the migrations of a version that has {last[1]} first, or begin with an empty database.",
             id="fivewire.E006",
         )
+
+
+@register(Tags.database)
+def check_connection(
+    app_configs: Apps, databases: Sequence[str] | None = None, **kwargs: Any
+) -> Iterator[CheckMessage]:
+    """fivewire.E007: the database keeps text as UTF-8. fivewire.E008: a pooler takes the sessions' options."""
+    connection = connections[DEFAULT_DB_ALIAS]
+    if DEFAULT_DB_ALIAS not in (databases or ()) or connection.vendor != "postgresql":
+        return
+    try:
+        connection.ensure_connection()
+        check_encoding(connection.connection)
+    except WrongEncoding as error:
+        yield Error(str(error), id="fivewire.E007")
+    except OperationalError as error:
+        if (refusal := refused_by_pooler(error)) is not None:
+            yield Error(str(refusal), id="fivewire.E008")
+
+
+def refuse_encoding(connection: Any, **kwargs: Any) -> None:
+    """Raise WrongEncoding for a new connection of Django's to a database whose text is not UTF-8."""
+    if connection.vendor == "postgresql":
+        check_encoding(connection.connection)
 
 
 def _settings(databases: Sequence[str] | None, names: list[str]) -> dict[str, str]:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.db import connections
+from psycopg import BaseConnection
+
+from queues.errors import WrongEncoding
 
 #: OPTIONS that Django's backend reads itself; all others are libpq's.
 DJANGO_OPTIONS = {"assume_role", "isolation_level", "pool", "server_side_binding"}
@@ -22,6 +25,9 @@ SOCKET_DIRECTORY = "SOCKET_DIRECTORY"
 #: Linux does not count looks: the first one after that time without an answer ends the connection. So several must fit
 #: into the 15 s of engines and of the site, or one that is lost on the way would do it.
 KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 3, "keepalives_count": 5}
+
+#: The encoding of the database and of all sessions.
+ENCODING = "UTF8"
 
 #: Seconds that one host of several may take to answer before the next is tried.
 NEXT_HOST = 3
@@ -49,3 +55,18 @@ def defaults_for_hosts(given: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     defaults = {"target_session_attrs": "read-write", "connect_timeout": NEXT_HOST}
     return {name: value for name, value in defaults.items() if not given.get(name)}
+
+
+def startup_options(settings: Mapping[str, str], given: str = "") -> str:
+    """Settings as libpq's `options`, behind those that are given already and over which they have the last word."""
+    ours = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in settings.items())
+    return f"{given} {ours}".strip()
+
+
+def check_encoding(connection: BaseConnection[Any]) -> None:
+    """Raise WrongEncoding for a database whose text is not UTF-8: it refuses some messages, or changes them."""
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding not in (None, ENCODING):
+        raise WrongEncoding(
+            f"its encoding is {encoding}, and must be UTF8 (createdb --encoding=UTF8 --template=template0 NAME)"
+        )

@@ -31,3 +31,7 @@ class InvalidFields(OperationError):
 
 class Busy(OperationError):
     """Other transactions are in the way; nothing was changed, and the same request may be made again."""
+
+
+class WrongEncoding(DescribedError):
+    """The database does not keep text as UTF-8."""

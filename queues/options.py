@@ -298,7 +298,7 @@ def postgres_url(help: str, *, default_text: str) -> Option[str | None]:
         except ProgrammingError as error:
             raise ValueError(value) from error
         ports = str(given.get("port") or "5432").split(",")
-        if not given.get("dbname") or not all(port.isdigit() for port in ports):
+        if not (given.get("dbname") or given.get("service")) or not all(port.isdigit() for port in ports):
             raise ValueError(value)
         return value
 

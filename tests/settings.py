@@ -6,6 +6,7 @@ its own. Its files are in memory where the system has a file system for that: no
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 from pathlib import Path
@@ -63,5 +64,10 @@ from brokersite.settings import *  # noqa: E402, F403
 
 # Processes that tests start are to have the project's own settings.
 os.environ["DJANGO_SETTINGS_MODULE"] = "brokersite.settings"
+
+# A run under other options of Django's connections, such as {"OPTIONS": {"server_side_binding": true}}.
+for key, value in json.loads(os.environ.get("TEST_DATABASE", "{}")).items():
+    entry = DATABASES["default"]  # noqa: F405
+    entry[key] = entry[key] | value if key == "OPTIONS" else value
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

@@ -16,11 +16,12 @@ NEEDS = "needs "
 
 def is_missing(tool: str) -> bool:
     """Whether a tool is not installed: Java (with PostgreSQL's JDBC driver), Chromium, Node.js (with npm), a broker, an
-    IRC server."""
+    IRC server, PgBouncer."""
     programs = {
         "Java": ["java"], "Chromium": ["chromium", "chromedriver"], "Node.js": ["node", "npm"],
         "RabbitMQ": ["/usr/lib/rabbitmq/bin/rabbitmq-server"], "NATS": ["nats-server"],
         "ngIRCd": ["/usr/sbin/ngircd"], "InspIRCd": ["/usr/sbin/inspircd", "/usr/bin/atheme-services"],
+        "PgBouncer": ["/usr/sbin/pgbouncer"],
     }[tool]  # fmt: skip
     return not all(map(shutil.which, programs)) or (tool == "Java" and driver_jar(None) is None)
 

@@ -11,7 +11,8 @@ from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from queues.database import connection_parameters, defaults_for_hosts
+from queues.database import ENCODING, check_encoding, connection_parameters, defaults_for_hosts, startup_options
+from queues.errors import WrongEncoding
 
 Connection = AsyncConnection[TupleRow]
 
@@ -62,12 +63,19 @@ async def connect(conninfo: str, name: str, patience: float = LONGEST) -> Connec
     parameters, timeouts = bounds(patience, given)
     hosts = defaults_for_hosts(given)
     async with asyncio.timeout(max(patience, 2 * CONNECT if hosts else CONNECT)):
-        return await AsyncConnection.connect(
+        connection = await AsyncConnection.connect(
             make_conninfo(conninfo, **(parameters | hosts)),
             autocommit=True,
             application_name=name,
-            options=" ".join(f"-c {name}={value}" for name, value in (SETTINGS | timeouts).items()),
+            options=startup_options(SETTINGS | timeouts, str(given.get("options") or "")),
+            client_encoding=ENCODING,
         )
+    try:
+        check_encoding(connection)
+    except WrongEncoding:
+        await connection.close()
+        raise
+    return connection
 
 
 def bounds(patience: float, given: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, str]]:

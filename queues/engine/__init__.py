@@ -11,6 +11,7 @@ from queues.engine.consume.dispatch import Push, PushConsumer, PushRun, Waiter
 from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue
 from queues.engine.consume.message_runs import PayloadPart
 from queues.engine.consume.subscriptions import LocalSubscription
+from queues.engine.database import absence
 from queues.engine.engine import Engine, running
 from queues.engine.errors import (
     EngineError,

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from queues.database import KEEPALIVES, defaults_for_hosts
+from queues.database import ENCODING, KEEPALIVES, check_encoding, defaults_for_hosts, startup_options
 from queues.engine import adapters
 from queues.engine.clock import until_tick
 from queues.engine.driver import EngineConnection
@@ -51,6 +51,14 @@ LATER_SETTINGS = {"transaction_timeout": ("0", 170000)}
 #: its locks, and one that serves no more is left.
 SILENCE = 15.0
 
+#: PgBouncer's words for the startup option `options`, by which sessions are set, and what to do about them.
+NO_STARTUP_OPTIONS = "unsupported startup parameter"
+POOLED = (
+    "it does not take the startup options that the engine's sessions need; for PgBouncer: "
+    "ignore_startup_parameters = options,extra_float_digits"
+)
+SHARED_SESSIONS = "it gives each transaction another session; the engine needs session pooling, or none"
+
 #: psycopg's errors when the server or the way to it is gone, or it is starting or stopping.
 LOST = (psycopg.OperationalError, psycopg.InterfaceError, OSError)
 
@@ -77,15 +85,9 @@ def session_settings(purpose: str) -> dict[str, str]:
     return SESSION_SETTINGS | _SETTINGS_OF.get(purpose, {})
 
 
-def startup_options(settings: Mapping[str, str], given: str = "") -> str:
-    """Settings as libpq's `options`, behind those that are given already and over which they have the last word."""
-    ours = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in settings.items())
-    return f"{given} {ours}".strip()
-
-
 async def connect(conninfo: str, purpose: str, silence: float = SILENCE) -> Connection:
     """Open one of the engine's connections, with the session's settings pinned against those of the role, the database
-    and a pooler. Raises psycopg.OperationalError when the server is away, UnsafeServer or Pooled."""
+    and a pooler. Raises psycopg.OperationalError when the server is away, UnsafeServer, Pooled or WrongEncoding."""
     settings = session_settings(purpose)
     given = conninfo_to_dict(conninfo)
     milliseconds = str(int(silence * 1000))
@@ -95,22 +97,34 @@ async def connect(conninfo: str, purpose: str, silence: float = SILENCE) -> Conn
         "application_name": f"fivewire {purpose}",
         **KEEPALIVES, "tcp_user_timeout": milliseconds,
         "connect_timeout": given.get("connect_timeout") or 10,
+        "client_encoding": ENCODING,
     }  # fmt: skip
     ours |= defaults_for_hosts(given)
     try:
         connection = await Connection.connect(conninfo, autocommit=True, prepare_threshold=0, **ours)
     except psycopg.OperationalError as error:
-        if "unsupported startup parameter" in str(error):
-            raise Pooled("it does not take the startup options that the engine's sessions need") from error
+        if (refusal := refused_by_pooler(error)) is not None:
+            raise refusal from error
         raise
     connection.prepared_max = None
     adapters.register(connection)
     try:
+        check_encoding(connection)
         await _pin(connection, settings)
     except BaseException:
         await connection.close()
         raise
     return connection
+
+
+def refused_by_pooler(error: BaseException) -> Pooled | None:
+    """The error that a pooler means, if it has refused the connection."""
+    return Pooled(POOLED) if NO_STARTUP_OPTIONS in str(error) else None
+
+
+def absence(error: BaseException, otherwise: str = "The database is away") -> str:
+    """The reason why there is no connection, in a line."""
+    return str(refused_by_pooler(error) or f"{otherwise}: {' '.join(str(error).split())}")
 
 
 async def _pin(connection: Connection, settings: Mapping[str, str]) -> None:
@@ -144,7 +158,7 @@ async def check_sessions(connections: Mapping[str, Connection]) -> list[int]:
         asked = [await one.fetch("select pg_backend_pid()", prepare=False) for one in connections.values()]
         seen.append([pid for [(pid,)] in asked])
     if seen[0] != seen[1] or len(set(seen[0])) < len(seen[0]):
-        raise Pooled("it gives each transaction another session; the engine needs session pooling, or none")
+        raise Pooled(SHARED_SESSIONS)
     return seen[0]
 
 

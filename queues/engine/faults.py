@@ -45,6 +45,7 @@ PHRASES = {
     "session is read-only": REFUSALS["25006"],
     "not currently accepting connections": "the database accepts no connections",
     "does not exist": "the database does not exist",
+    "unsupported startup parameter": "a connection pooler refuses the startup options of sessions",
     "timeout expired": "the database does not answer",
     "timed out": "the database does not answer",
     "No route to host": "the database does not answer",

@@ -31,6 +31,10 @@ class NoTcp(EtlError):
     """Spark reaches the database over TCP only; DATABASE_URL, or HOST in DATABASES, must name a host."""
 
 
+class PooledSession(EtlError):
+    """A connection pooler gives each transaction another session; the export needs session pooling, or none."""
+
+
 class NoJava(EtlError):
     """Spark could not be started; it needs Java 17 or later, found by JAVA_HOME or PATH."""
 

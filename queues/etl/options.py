@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS
 
-from queues.database import connection_parameters
+from queues.database import connection_parameters, defaults_for_hosts
 from queues.etl.errors import InvalidOptions
 from queues.etl.jar import driver_jar
 from queues.etl.job.config import BODIES, VERIFY, Config
@@ -61,7 +61,8 @@ def default_output() -> str:
 
 def config_for(run: int, output: str, options: RunOptions, progress: Path, using: str = DEFAULT_DB_ALIAS) -> Config:
     """All that the job of this run needs."""
-    parameters = {name: str(value) for name, value in connection_parameters(using).items()}
+    given = connection_parameters(using)
+    parameters = {name: str(value) for name, value in (given | defaults_for_hosts(given)).items()}
     jar = driver_jar(settings.BROKER_ETL_JDBC_JAR)
     return Config(
         run=run, output=output, master=settings.SPARK_MASTER, database=parameters, jar=str(jar) if jar else None,

@@ -30,13 +30,13 @@ JOB = "queues.etl.job"
 LOOK_EVERY = 0.1
 #: Seconds that a job has to end when it is asked to.
 GRACE = 5.0
-#: Variables of the environment that Spark, Java, Python and their clients of file systems get.
+#: Variables of the environment that Spark, Java, Python, libpq and their clients of file systems get.
 PASSED_ON = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TERM", "LD_LIBRARY_PATH", "JAVA_HOME",
     "JAVA_TOOL_OPTIONS", "VIRTUAL_ENV", "KRB5CCNAME", "KRB5_CONFIG", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
     "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "GOOGLE_APPLICATION_CREDENTIALS",
 })  # fmt: skip
-PASSED_ON_PREFIXES = ("LC_", "SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "AWS_", "AZURE_")
+PASSED_ON_PREFIXES = ("LC_", "PG", "SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "AWS_", "AZURE_")
 #: Characters of the log's end that tell of a job that died without a word.
 TAIL = 2000
 

@@ -17,9 +17,12 @@ from typing import Any
 import psycopg
 from django.core.management.base import BaseCommand, CommandError, OutputWrapper
 from django.db import DataError, InterfaceError, OperationalError, ProgrammingError
+from django.db.backends.signals import connection_created
 from django.utils.dateparse import parse_datetime
 
 from queues.api import LONGEST_TIME
+from queues.checks import refuse_encoding
+from queues.engine import absence
 from queues.errors import BrokerError
 
 REFUSED, USAGE = 1, 2
@@ -91,15 +94,18 @@ class SubcommandCommand(BaseCommand):
 
 @contextmanager
 def database_in_words() -> Iterator[None]:
-    """Raises CommandError with one sentence when the database is away, or has no tables yet."""
+    """Raises CommandError with one sentence when the database is away, or has no tables yet; WrongEncoding."""
+    connection_created.connect(refuse_encoding)
     try:
         yield
     except (OperationalError, InterfaceError, psycopg.OperationalError) as error:
-        raise CommandError(f"The database is away: {str(error).strip()}", returncode=REFUSED) from error
+        raise CommandError(absence(error), returncode=REFUSED) from error
     except ProgrammingError as error:
         if not isinstance(error.__cause__, psycopg.errors.UndefinedTable):
             raise
         raise CommandError("The database is not up to date; run manage.py migrate.", returncode=REFUSED) from error
+    finally:
+        connection_created.disconnect(refuse_encoding)
 
 
 def is_storable(text: str) -> bool:

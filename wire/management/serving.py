@@ -10,6 +10,7 @@ import psycopg
 from django.core.management.base import BaseCommand, CommandError
 
 from queues.addresses import queue_problem
+from queues.engine import absence
 from queues.errors import BrokerError
 from queues.reach import Operation, Protocol
 from wire.net.address import parse_address
@@ -77,7 +78,7 @@ class ServerCommand(BaseCommand):
         try:
             self.serve(options)
         except psycopg.OperationalError as error:
-            raise CommandError(f"The database cannot be reached: {str(error).strip()}") from error
+            raise CommandError(absence(error, "The database cannot be reached")) from error
         except self.refusals as error:
             raise CommandError(str(error)) from error
 

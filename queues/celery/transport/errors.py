@@ -9,6 +9,8 @@ import psycopg
 from kombu.exceptions import ChannelError
 
 from queues.engine import StoreUnavailable
+from queues.engine.database import SHARED_SESSIONS, refused_by_pooler
+from queues.engine.errors import Pooled
 
 
 class DatabaseUnavailable(psycopg.OperationalError, ConnectionError):
@@ -16,11 +18,14 @@ class DatabaseUnavailable(psycopg.OperationalError, ConnectionError):
 
 
 def raise_unavailable(error: BaseException) -> None:
-    """Raise DatabaseUnavailable for an error that says that the database or the connection to it is away."""
+    """Raise DatabaseUnavailable for an error that says that the database or the connection to it is away, and Pooled
+    where a statement of ours is in the session of another."""
+    if isinstance(error, psycopg.errors.DuplicatePreparedStatement):
+        raise Pooled(SHARED_SESSIONS) from error
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | StoreUnavailable) and not isinstance(
         error, DatabaseUnavailable
     ):
-        raise DatabaseUnavailable(str(error).strip()) from error
+        raise DatabaseUnavailable(str(refused_by_pooler(error) or error).strip()) from error
 
 
 @contextlib.contextmanager

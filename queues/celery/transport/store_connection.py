@@ -22,11 +22,12 @@ from psycopg.rows import TupleRow
 from queues.celery.consumers.fork_safety import watch
 from queues.celery.transport.errors import DatabaseUnavailable, connection_errors, raise_unavailable
 from queues.celery.transport.statements import numbered
-from queues.database import KEEPALIVES, defaults_for_hosts
+from queues.database import ENCODING, KEEPALIVES, check_encoding, defaults_for_hosts, startup_options
 from queues.engine.cluster.notifications.formats import SendableHint
-from queues.engine.database import SESSION_SETTINGS, startup_options
+from queues.engine.database import SESSION_SETTINGS
 from queues.engine.driver import PreparedStatements
 from queues.engine.statements import array
+from queues.errors import WrongEncoding
 
 T = TypeVar("T")
 
@@ -179,14 +180,21 @@ class StoreConnection:
     def _connect(conninfo: str, timeout: float, settings: dict[str, str]) -> BoundedConnection:
         given = conninfo_to_dict(conninfo)
         ours: dict[str, Any] = KEEPALIVES | {"connect_timeout": max(2, int(timeout))} | defaults_for_hosts(given)
-        return BoundedConnection.connect(
+        connection = BoundedConnection.connect(
             conninfo,
             autocommit=True,
             prepare_threshold=0,
             application_name="fivewire celery",
             options=startup_options(settings, str(given.get("options") or "")),
+            client_encoding=ENCODING,
             **ours,
         )
+        try:
+            check_encoding(connection)
+        except WrongEncoding:
+            connection.close()
+            raise
+        return connection
 
     # Of the process.
 

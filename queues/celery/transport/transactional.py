@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any
 
+from queues.celery.transport.database_of_alias import names
 from queues.celery.transport.declaring import Declared
 from queues.celery.transport.envelope import MessageRow
-from queues.celery.transport.errors import NoSuchQueue
+from queues.celery.transport.errors import DatabaseUnavailable, NoSuchQueue
 from queues.celery.transport.publishing import PublishPath, by_queue, store_routed
 from queues.celery.transport.store_connection import StoreConnection
 
@@ -22,6 +23,7 @@ class DjangoPublisher:
 
     def __init__(self, alias: str, database: StoreConnection, outside: PublishPath, declared: Declared) -> None:
         self._alias = alias
+        self._names = names(alias)
         self._database = database
         self._outside = outside
         self._declared = declared
@@ -31,6 +33,9 @@ class DjangoPublisher:
     def publish(self, rows: Sequence[MessageRow]) -> None:
         from django.db import connections
 
+        if names(self._alias) != self._names:
+            self._database.close()
+            raise DatabaseUnavailable(f"{self._alias!r} names another database now")
         if not connections[self._alias].in_atomic_block:
             self._outside.publish(rows)
             return

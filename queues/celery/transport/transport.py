@@ -24,6 +24,7 @@ from queues.celery.consumers.inbox import Inbox
 from queues.celery.transport import temporary
 from queues.celery.transport.address import conninfo
 from queues.celery.transport.channel import Channel
+from queues.celery.transport.database_of_alias import end_with_database
 from queues.celery.transport.declaring import Declared
 from queues.celery.transport.direct import DirectConsumer
 from queues.celery.transport.exchanges import Exchanges
@@ -118,6 +119,7 @@ class Transport(base.Transport):
             self.publisher = self._unconfirmed = UnconfirmedPublisher(self.conninfo, timeout, self.declared, patience)
         if (alias := options.get("django_connection")) is not None:
             self.publisher = DjangoPublisher(alias, self.database, self.publisher, self.declared)
+            end_with_database(self.database)
         self.exchanges = Exchanges(self.database, self.declared)
         self.inbox = Inbox()
         self._dropped: set[str] = set()

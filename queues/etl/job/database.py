@@ -17,7 +17,8 @@ from uuid import UUID
 import psycopg
 from psycopg import sql
 
-from queues.etl.errors import DatabaseAway, NoTcp, OutputBusy
+from queues.etl.errors import DatabaseAway, NoTcp, OutputBusy, PooledSession
+from queues.etl.job.jdbc import jdbc_properties, jdbc_url
 from queues.etl.job.window import Window, cut
 from queues.sqlfiles import load_statement
 
@@ -101,8 +102,11 @@ class JobConnection:
     """One connection, in autocommit. Raises DatabaseAway when it cannot be opened."""
 
     def __init__(self, parameters: dict[str, str]) -> None:
-        options = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items())
-        given: dict[str, Any] = {"connect_timeout": "10", **parameters, "options": options}
+        ours = (f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items())
+        given: dict[str, Any] = {
+            "connect_timeout": "10", **parameters, "options": " ".join([parameters.get("options", ""), *ours]).strip(),
+            "application_name": SESSION, "client_encoding": "UTF8",
+        }  # fmt: skip
         try:
             self.connection = psycopg.connect(**given, autocommit=True)
         except psycopg.OperationalError as error:
@@ -127,19 +131,26 @@ class JobConnection:
         info = self.connection.info
         if not info.host or info.host.startswith(("/", "@")):
             raise NoTcp()
-        host = f"[{info.host}]" if ":" in info.host else info.host
-        extra = {name: value for name, value in self.parameters.items() if name in ("sslmode", "sslrootcert")}
-        options = {
-            "ApplicationName": SESSION.replace(" ", "%20"), "prepareThreshold": "-1", "connectTimeout": "10",
-            "tcpKeepAlive": "true", **extra,
-        }  # fmt: skip
-        return f"jdbc:postgresql://{host}:{info.port}/{info.dbname}?" + "&".join(f"{k}={v}" for k, v in options.items())
+        # Libpq's own, from the URL, a service file and the environment; but not `options`, which has ours here.
+        used = info.get_parameters() | {"options": ""} | self.parameters
+        return jdbc_url(info.host, info.port, info.dbname, {"ApplicationName": SESSION} | jdbc_properties(used))
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether a pooler gives two connections one session, in which no lock would keep others away."""
+        other = JobConnection(self.parameters)
+        try:
+            return other.rows("select pg_backend_pid()") == self.rows("select pg_backend_pid()")
+        finally:
+            other.close()
 
     def lock(self, output: str, patience: float = PATIENCE) -> None:
-        """Keep other runs away from an output until this connection ends. Raises OutputBusy.
+        """Keep other runs away from an output until this connection ends. Raises OutputBusy or PooledSession.
 
         The job of a run that was killed may take a moment to notice, so it is given some seconds to go away.
         """
+        if self.is_shared:
+            raise PooledSession()
         query: LiteralString = "select pg_try_advisory_lock(%(lock)s, hashtext(%(output)s))"
         deadline = monotonic() + patience
         while not self.rows(query, lock=LOCK, output=output)[0][0]:

@@ -10,7 +10,8 @@ from django.core.management.base import BaseCommand, CommandError
 from psycopg import OperationalError
 
 from queues import extras
-from queues.engine import EngineError
+from queues.engine import absence
+from queues.errors import BrokerError
 
 if TYPE_CHECKING:
     from queues.celery.django_tasks.backend import FivewireBackend
@@ -37,8 +38,10 @@ class Command(BaseCommand):
             raise CommandError("--concurrency must be 1 or more.")
         try:
             worker = TaskWorker(queues, options["concurrency"], backend.database)
-        except (EngineError, OperationalError) as error:
+        except BrokerError as error:
             raise CommandError(str(error)) from error
+        except OperationalError as error:
+            raise CommandError(absence(error)) from error
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: worker.stop())
         self.stdout.write(f"running tasks of {', '.join(queues)}")
