@@ -21,6 +21,7 @@ from django.utils.dateparse import parse_datetime
 
 from queues.api import LONGEST_TIME
 from queues.errors import BrokerError
+from queues.texts import is_storable
 
 REFUSED, USAGE = 1, 2
 
@@ -100,11 +101,6 @@ def database_in_words() -> Iterator[None]:
         if not isinstance(error.__cause__, psycopg.errors.UndefinedTable):
             raise
         raise CommandError("The database is not up to date; run manage.py migrate.", returncode=REFUSED) from error
-
-
-def is_storable(text: str) -> bool:
-    """Whether PostgreSQL can hold a text: no NUL, and no half of a surrogate pair, as from bytes that are not UTF-8."""
-    return "\0" not in text and text.encode(errors="replace").decode() == text
 
 
 def secret_from(path: str) -> str:

@@ -27,11 +27,12 @@ from django_tasks.signals import task_enqueued
 from django_tasks.utils import get_random_id, normalize_json
 
 from queues.addresses import queue_problem
-from queues.api import QueueNotFound, publish
+from queues.api import InvalidMessage, QueueNotFound, publish
 from queues.celery.django_tasks.results import to_result
 from queues.models import TaskRun
 from queues.operations.queues import QueueExists, create_queue
 from queues.reach import Operation, Protocol
+from queues.texts import json_text
 
 
 class FivewireBackend(BaseTaskBackend):
@@ -47,22 +48,23 @@ class FivewireBackend(BaseTaskBackend):
         self.database: str = self.options.get("database", DEFAULT_DB_ALIAS)
 
     def enqueue(self, task: Task[Any, Any], args: Any, kwargs: Any) -> TaskResult[Any]:
-        """Store a task in the caller's transaction. Raises InvalidTaskError, or what `queues.api.publish` does."""
+        """Store a task in the caller's transaction. Raises InvalidTaskError, or what `queues.api.publish` does: for
+        arguments that cannot be stored InvalidMessage."""
         self.validate_task(task)
         run = TaskRun(
             id=get_random_id(),
             backend=self.alias,
             queue=task.queue_name,
             task=task.module_path,
-            args=normalize_json(args),
-            kwargs=normalize_json(kwargs),
+            args=_storable("positional", args),
+            kwargs=_storable("keyword", kwargs),
             priority=task.priority,
             run_after=task.run_after,
             enqueued_at=timezone.now(),
         )
         with transaction.atomic(using=self.database):
-            run.save(using=self.database, force_insert=True)
             self._publish(run)
+            run.save(using=self.database, force_insert=True)
         result = to_result(run, task)
         task_enqueued.send(type(self), task_result=result)
         return result
@@ -109,6 +111,16 @@ class FivewireBackend(BaseTaskBackend):
                 yield checks.Error(
                     f"TASKS[{self.alias!r}]: there can be no queue {queue!r}: {problem}.", id="queues.E100"
                 )
+
+
+def _storable(kind: str, arguments: Any) -> Any:
+    """Arguments as JSON has them. Raises InvalidMessage, or TypeError for what JSON has no form for."""
+    try:
+        values = normalize_json(arguments)
+        json_text(values)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessage(f"The {kind} arguments cannot be stored: {error}.") from error
+    return values
 
 
 def _time_until(moment: datetime | None) -> timedelta:
