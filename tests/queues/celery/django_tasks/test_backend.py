@@ -117,13 +117,12 @@ def test_a_task_whose_result_or_error_cannot_be_stored_fails_that_attempt(
     start_worker: StartWorker, task: Task[Any, Any], name: str
 ) -> None:
     start_worker("fragile", concurrency=1)
-    stubborn = {"backend": "stubborn", "queue_name": "fragile"}
-    result = finished(task.using(**stubborn).enqueue(name))
+    result = finished(task.using(backend="stubborn", queue_name="fragile").enqueue(name))
     assert (result.status, result.attempts, len(result.errors)) == (TaskResultStatus.FAILED, 3, 3)
     assert {error.exception_class for error in result.errors} <= {ValueError, RecursionError}
     wait_until(lambda: Message.objects.get().state == State.DEAD, "it is a dead letter")
     assert (Message.objects.get().error or "").startswith(("ValueError: ", "RecursionError: "))
-    assert finished(sample.add.using(**stubborn).enqueue(1, 2)).return_value == 3  # its thread is free
+    assert finished(sample.add.using(queue_name="fragile").enqueue(1, 2)).return_value == 3  # its thread is free
 
 
 @pytest.mark.parametrize("task", [sample.fail_silently, sample.fail_at_length])
