@@ -330,8 +330,7 @@ class Deliveries:
     async def log(self, wanted: Log) -> Payload:
         """LOG: a line is kept with the job."""
         pushed, _ = self._assignment(wanted.jid)
-        line = wanted.line.replace("\0", "\ufffd")
-        return await self._service.queries.log(pushed.consumer.buffer.id, _id_of(wanted.jid), line)
+        return await self._service.queries.log(pushed.consumer.buffer.id, _id_of(wanted.jid), wanted.line)
 
     # The connection.
 

@@ -215,7 +215,7 @@ def _priority(priority: Any) -> int:
         return LOWEST_PRIORITY
     if not isinstance(priority, int) or not 0 <= priority <= OCTET:
         raise UnstorableTask(f"The priority is {shown(priority)}; it must be a whole number from 0 to {OCTET}.")
-    return min(priority, HIGHEST_PRIORITY)
+    return min(int(priority), HIGHEST_PRIORITY)
 
 
 def _expiration(milliseconds: Any) -> float | None:
