@@ -60,6 +60,8 @@ def add_periodic(name: str, cron: str, queue: str, using: str = DEFAULT_DB_ALIAS
         job.full_clean()
     except ValidationError as error:
         raise InvalidPeriodicJob({field: list(texts) for field, texts in error.message_dict.items()}) from error
+    except ValueError as error:  # a number of more digits than Python writes
+        raise InvalidPeriodicJob({"payload": [f"It cannot be written as JSON: {error}."]}) from error
     try:
         save_planned(job, using=using)
     except IntegrityError as error:

@@ -174,8 +174,10 @@ def _unusual(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _payload(body: Any, encoding: str | None) -> bytes:
-    if not isinstance(body, str):
+    if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
+    if not isinstance(body, str):
+        raise UnstorableTask(f"The body is of type {type(body).__name__}; without a serializer it must be text or bytes.")
     try:
         return body.encode("utf-8" if encoding in BINARY else encoding)
     except (UnicodeEncodeError, LookupError) as error:
