@@ -47,7 +47,7 @@ def main() -> None:
     except NoDatabase as error:
         _refuse(program, error)
     except (OperationalError, WrongEncoding) as error:
-        if isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", ""):
+        if isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", None):
             raise  # of a statement
         from queues.engine import absence
 

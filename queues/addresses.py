@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from queues.errors import BrokerError
 from queues.reach import Operation, Protocol, may_reach
+from queues.texts import is_storable, shown
 
 #: Characters of a name, at most.
 LONGEST_NAME = 255
@@ -19,7 +20,7 @@ class InvalidAddress(BrokerError, ValueError):
     """An address is NAME, queue:NAME or topic:NAME, and a name has 1 to 255 characters, none of them NUL."""
 
     def __init__(self, address: object, problem: str) -> None:
-        super().__init__(f"{address!r} is no address: {problem}.")
+        super().__init__(f"{shown(address)} is no address: {problem}.")
         self.address = address
 
 
@@ -63,8 +64,4 @@ def name_problem(name: str) -> str | None:
         return f"the name has {len(name)} characters, at most {LONGEST_NAME} are allowed"
     if "\0" in name:
         return "the name has a NUL character, which cannot be stored"
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return "the name is not valid Unicode text"
-    return None
+    return None if is_storable(name) else "the name is not valid Unicode text"

@@ -16,9 +16,6 @@ until the commit, so transactions that run at the same time may exceed it by wha
 
 from __future__ import annotations
 
-import json
-import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
@@ -35,6 +32,7 @@ from queues.models import Content
 from queues.reach import Operation, Protocol, may_reach
 from queues.settings import settings
 from queues.store import announce_ready, drop_oldest, query
+from queues.texts import is_storable, json_text, shown
 
 __all__ = ["InvalidAddress", "InvalidMessage", "Outgoing", "QueueFull", "QueueNotFound", "publish", "publish_many"]
 
@@ -45,9 +43,6 @@ LARGEST_HEADERS = 64 * 1024
 LONGEST_TIME = 100 * 365 * 86_400.0
 MOST_ATTEMPTS = 32_767
 HIGHEST_PRIORITY = 100
-#: Bodies of one statement: bytes after which the next one begins.
-
-NUL_IN_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 Seconds = float | timedelta
 
@@ -218,7 +213,7 @@ def _row(message: Outgoing) -> Row:
     if attempts is not None and (
         not isinstance(attempts, int) or isinstance(attempts, bool) or not 0 <= attempts <= MOST_ATTEMPTS
     ):
-        raise InvalidMessage(f"max_attempts is {attempts!r}; it must be a whole number from 0 to {MOST_ATTEMPTS}.")
+        raise InvalidMessage(f"max_attempts is {shown(attempts)}; it must be a whole number from 0 to {MOST_ATTEMPTS}.")
     ttl = None if message.ttl is None else _seconds("ttl", message.ttl)
     if ttl == 0:
         raise InvalidMessage("ttl is 0; it must be more, or None for the queue's own.")
@@ -237,7 +232,7 @@ def _row(message: Outgoing) -> Row:
 def _priority(priority: object) -> int:
     if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > HIGHEST_PRIORITY:
         raise InvalidMessage(
-            f"priority is {priority!r}; it must be a whole number from -{HIGHEST_PRIORITY} to {HIGHEST_PRIORITY}."
+            f"priority is {shown(priority)}; it must be a whole number from -{HIGHEST_PRIORITY} to {HIGHEST_PRIORITY}."
         )
     return priority
 
@@ -249,7 +244,7 @@ def _content(content_type: str | None) -> int | None:
         if content.label == content_type:
             return int(content)
     known = ", ".join(content.label for content in Content)
-    raise InvalidMessage(f"content_type is {content_type!r}; it must be one of {known}, or None for bytes.")
+    raise InvalidMessage(f"content_type is {shown(content_type)}; it must be one of {known}, or None for bytes.")
 
 
 def _body(body: object) -> bytes:
@@ -271,14 +266,10 @@ def _key(key: object) -> str | None:
         return None
     if not isinstance(key, str):
         raise TypeError(f"a message's key is a str, not {type(key).__name__}")
-    try:
-        size = len(key.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidMessage("The key is not valid Unicode text.") from error
-    if not 0 < size <= LONGEST_KEY:
+    if not is_storable(key):
+        raise InvalidMessage("The key has a NUL character or is no Unicode text, and cannot be stored.")
+    if not 0 < (size := len(key.encode())) <= LONGEST_KEY:
         raise InvalidMessage(f"The key has {size} bytes as UTF-8; it must have 1 to {LONGEST_KEY}.")
-    if "\0" in key:
-        raise InvalidMessage("The key has a NUL character, which cannot be stored.")
     return key
 
 
@@ -288,14 +279,11 @@ def _headers(headers: object) -> str | None:
     if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
         raise TypeError("a message's headers are a dict with str keys")
     try:
-        text = json.dumps(dict(headers), ensure_ascii=False, allow_nan=False)
-        size = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as error:
+        text = json_text(dict(headers))
+    except (TypeError, ValueError) as error:
         raise InvalidMessage(f"The headers cannot be written as JSON: {error}.") from error
-    if size > LARGEST_HEADERS:
+    if (size := len(text.encode())) > LARGEST_HEADERS:
         raise InvalidMessage(f"The headers have {size} bytes as JSON; at most {LARGEST_HEADERS} are allowed.")
-    if NUL_IN_JSON.search(text):
-        raise InvalidMessage("The headers have a NUL character, which cannot be stored.")
     return text
 
 
@@ -304,6 +292,6 @@ def _seconds(name: str, value: object) -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} is seconds or a timedelta, not {type(value).__name__}")
-    if not (math.isfinite(value) and 0 <= value <= LONGEST_TIME):
-        raise InvalidMessage(f"{name} is {value!r} seconds; it must be from 0 to {LONGEST_TIME:.0f}.")
+    if not 0 <= value <= LONGEST_TIME:
+        raise InvalidMessage(f"{name} is {shown(value)} seconds; it must be from 0 to {LONGEST_TIME:.0f}.")
     return float(value)

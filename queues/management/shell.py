@@ -24,6 +24,7 @@ from queues.api import LONGEST_TIME
 from queues.checks import refuse_encoding
 from queues.engine import absence
 from queues.errors import BrokerError
+from queues.texts import is_storable
 
 REFUSED, USAGE = 1, 2
 
@@ -106,11 +107,6 @@ def database_in_words() -> Iterator[None]:
         raise CommandError("The database is not up to date; run manage.py migrate.", returncode=REFUSED) from error
     finally:
         connection_created.disconnect(refuse_encoding)
-
-
-def is_storable(text: str) -> bool:
-    """Whether PostgreSQL can hold a text: no NUL, and no half of a surrogate pair, as from bytes that are not UTF-8."""
-    return "\0" not in text and text.encode(errors="replace").decode() == text
 
 
 def secret_from(path: str) -> str:

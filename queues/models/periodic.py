@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -16,35 +15,23 @@ from queues.models.cron_schedule import CronSchedule
 from queues.models.moment import MomentField
 from queues.models.queue import QueueKind
 from queues.settings import settings
+from queues.texts import depth, json_text
 
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 MOST_ATTEMPTS = 32_767
 #: Lists and objects in each other, at most: with its envelope a job must not be deeper than Overhop allows.
 DEEPEST_PAYLOAD = 60
 
-NUL_IN_JSON = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
-
 
 def validate_payload(value: Any) -> None:
-    if _depth(value) > DEEPEST_PAYLOAD:
+    if depth(value) > DEEPEST_PAYLOAD:
         raise ValidationError(f"It is nested too deep; {DEEPEST_PAYLOAD} levels are allowed.")
     try:
-        size = len(encode_payload(value))
-    except ValueError as error:
+        json_text(value)
+    except (TypeError, ValueError) as error:
         raise ValidationError(f"It cannot be written as JSON: {error}.") from error
-    if NUL_IN_JSON.search(json.dumps(value)):
-        raise ValidationError("It has a NUL character, which cannot be stored.")
-    if size > settings.BROKER_MAX_FRAME:
+    if (size := len(encode_payload(value))) > settings.BROKER_MAX_FRAME:
         raise ValidationError(f"It has {size} bytes; BROKER_MAX_FRAME allows {settings.BROKER_MAX_FRAME}.")
-
-
-def _depth(value: Any) -> int:
-    """The depth of nested lists and objects."""
-    level, depth = [value], 0
-    while level := [one for one in level if isinstance(one, dict | list)]:
-        depth += 1
-        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
-    return depth
 
 
 def encode_payload(value: Any) -> bytes:

@@ -29,6 +29,7 @@ from queues.engine.uuids import first_id, message_uuid
 from queues.errors import OperationError
 from queues.models import ArchivedMessage, JobLogLine, Message, Outcome, Queue, State, Worker
 from queues.operations.messages import get_queue, purge_batches
+from queues.texts import storable
 
 #: Lines of a job's log that are kept: the latest ones.
 MOST_LOG_LINES = 200
@@ -169,7 +170,7 @@ def write_log(queue: int, id: int, line: str, using: str = DEFAULT_DB_ALIAS) -> 
     """Keep a line with a job; of very many only the latest stay."""
     lines = JobLogLine.objects.using(using).filter(message_id=id).order_by("-id")
     with transaction.atomic(using=using):
-        JobLogLine.objects.using(using).create(queue_id=queue, message_id=id, line=line)
+        JobLogLine.objects.using(using).create(queue_id=queue, message_id=id, line=storable(line))
         if oldest := lines.values_list("id", flat=True)[MOST_LOG_LINES - 1 : MOST_LOG_LINES].first():
             lines.filter(id__lt=oldest).delete()
 

@@ -13,6 +13,7 @@ from queues.engine.access import key_digest
 from queues.errors import BrokerError
 from queues.models import ApiKey
 from queues.settings import settings
+from queues.texts import is_storable, shown
 
 #: The fields of a key that say what it may do.
 SCOPES = ("protocols", "publish", "consume", "manage")
@@ -79,7 +80,7 @@ def create_key(
 def new_key(name: str, key: str | None = None) -> tuple[ApiKey, str]:
     """Make a key as `create_key` does, without its rights, and without saving its row."""
     text = _value(key)
-    if not 0 < len(name) <= LONGEST_NAME or "\0" in name:
+    if not 0 < len(name) <= LONGEST_NAME or not is_storable(name):
         raise InvalidKey(f"A key's name has 1 to {LONGEST_NAME} characters.")
     row = ApiKey(name=name, digest=digest(text), hint=_hint(text))
     _refuse_taken(row, digests(text))
@@ -161,7 +162,7 @@ def _refuse_taken_value(known_as: list[str]) -> None:
 
 def _hint(text: str) -> str:
     """The beginning of a key, if that gives little of it away."""
-    return text[:HINT] if len(text) > 3 * HINT and "\0" not in text[:HINT] else ""
+    return text[:HINT] if len(text) > 3 * HINT and is_storable(text[:HINT]) else ""
 
 
 def known_protocols(given: Iterable[str]) -> list[str]:
@@ -169,7 +170,7 @@ def known_protocols(given: Iterable[str]) -> list[str]:
     protocols = list(dict.fromkeys(given))
     for protocol in protocols:
         if protocol not in PROTOCOLS:
-            raise InvalidKey(f"{protocol!r} is no protocol; there are {', '.join(PROTOCOLS)}.")
+            raise InvalidKey(f"{shown(protocol)} is no protocol; there are {', '.join(PROTOCOLS)}.")
     return protocols
 
 
@@ -177,6 +178,6 @@ def valid_patterns(given: Iterable[str]) -> list[str]:
     """Globs over names of queues and topics, each once. Raises InvalidKey."""
     patterns = list(dict.fromkeys(given))
     for pattern in patterns:
-        if not 0 < len(pattern) <= LONGEST_PATTERN or "\0" in pattern:
-            raise InvalidKey(f"{pattern!r} is no pattern: a pattern has 1 to {LONGEST_PATTERN} characters.")
+        if not 0 < len(pattern) <= LONGEST_PATTERN or not is_storable(pattern):
+            raise InvalidKey(f"{shown(pattern)} is no pattern: a pattern has 1 to {LONGEST_PATTERN} characters.")
     return patterns

@@ -14,6 +14,7 @@ from queues.models import PeriodicJob
 from queues.operations.messages import get_queue
 from queues.periodic import publish_job
 from queues.planning import locked, save_planned
+from queues.texts import is_storable
 
 #: The fields that may be changed.
 FIELDS = ("name", "queue", "payload", "cron", "timezone", "enabled", "priority", "max_attempts", "unique")
@@ -49,6 +50,8 @@ def add_periodic(name: str, cron: str, queue: str, using: str = DEFAULT_DB_ALIAS
 
     Raises PeriodicJobExists, InvalidPeriodicJob or QueueNotFound.
     """
+    if not is_storable(name):
+        raise InvalidPeriodicJob({"name": ["It has a NUL character or is no Unicode text."]})
     job = PeriodicJob(name=name, cron=cron, queue=get_queue(queue, using), **fields)
     exists = PeriodicJobExists(f"There is a periodic job {name!r} already.")
     if PeriodicJob.objects.using(using).filter(name=name).exists():
@@ -57,6 +60,8 @@ def add_periodic(name: str, cron: str, queue: str, using: str = DEFAULT_DB_ALIAS
         job.full_clean()
     except ValidationError as error:
         raise InvalidPeriodicJob({field: list(texts) for field, texts in error.message_dict.items()}) from error
+    except ValueError as error:  # a number of more digits than Python writes
+        raise InvalidPeriodicJob({"payload": [f"It cannot be written as JSON: {error}."]}) from error
     try:
         save_planned(job, using=using)
     except IntegrityError as error:

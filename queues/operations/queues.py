@@ -26,6 +26,7 @@ from queues.operations.audit_log import declare
 from queues.operations.messages import LEASES, WAITING, Progress, get_queue, newest, no_progress, purge_batches
 from queues.reach import Operation, Protocol, may_reach
 from queues.store import lock_limit, notify, query, whole
+from queues.texts import shown
 
 #: Messages removed in the transaction that deletes a queue, at most: while it lasts no publish is stored.
 LAST_BATCH = 20_000
@@ -107,7 +108,7 @@ def create_queue(name: str, using: str = DEFAULT_DB_ALIAS, by: str = "", **polic
             try:
                 policy[field] = timedelta(seconds=policy[field])
             except (OverflowError, ValueError) as error:
-                raise InvalidQueue({field: [f"{policy[field]} seconds is no time."]}) from error
+                raise InvalidQueue({field: [f"{shown(policy[field])} seconds is no time."]}) from error
     queue = Queue(name=name, **policy)
     problems = policy_problems(queue)
     if problem := queue_problem(name, Protocol.OPERATOR, Operation.CREATE):

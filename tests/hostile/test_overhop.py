@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from tests.hostile.unharmed import Neighbour, drawn, exchange
 from tests.hostile.values import INTEGERS, TIMES, integers, octets, texts
+from tests.waiting import PATIENCE
 from tests.wire.broker import Broker
+from wire.overhop.client import Client
 from wire.overhop.codec import encoder
 from wire.overhop.codec.names import Type
 
@@ -118,6 +120,32 @@ def test_a_kept_case_harms_nothing_else(broker: Broker, name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_kept_case_before_registration_harms_nothing_else(broker: Broker, name: str) -> None:
     exchange(broker.overhop, CASES[name])
+
+
+#: Results of jobs, and texts of their workers.
+RESULTS: list[Any] = [
+    "\0", "a\0b", {"a\0b": ["\0"]}, b"\0\xff", -(2**63), 2**63 - 1, 0, "\uffff" * 100_000,
+    "\0" * (1 << 20), [[]] * 50_000,
+]  # fmt: skip
+
+
+def test_what_a_worker_says_of_a_job_is_kept_or_costs_that_attempt(broker: Broker) -> None:
+    with Client(*broker.overhop) as client:
+        client.create_queue("answers")
+        client.subscribe("answers", credits=1000)
+        for value in RESULTS:
+            text = value if isinstance(value, str) else repr(value)[:3000]
+            jids = [client.enqueue("answers", value, max_attempts=1) for _ in range(2)]
+            for jid in jids:
+                assert client.next_quest(PATIENCE) is not None
+                client.log(jid, text)
+            client.done(jids[0], value)
+            client.fail(jids[1], text)
+            done, failed = map(client.job, jids)
+            assert done is not None
+            assert failed is not None
+            assert (done.status, done.result, failed.status) == ("completed", value, "failed")
+        assert client.next_quest(0) is None  # none is given again
 
 
 @drawn

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 from hypothesis import strategies as st
 
 #: Code points that databases, JSON and UTF-8 treat each in its own way: NUL, controls, separators, the last ones.
@@ -40,3 +43,22 @@ def integers(least: int = -(2**63), most: int = 2**63 - 1) -> st.SearchStrategy[
 
 #: Repetitions of the same input in a row.
 TIMES = st.sampled_from((1, 1, 1, 2, 50, 2000))
+
+#: Texts that Python has and UTF-8, JSON columns or PostgreSQL have not.
+UNSTORABLE = ("\0", "a\0b", "name-\udcff", "\ud83d", "\udc00\ud800", "\\\0", "\ud83d\ude00")
+#: Numbers that no column has, or none of the usual size.
+NUMBERS = (math.nan, math.inf, -math.inf, -0.0, 5e-324, 1.8e308 / 1.0001, 1e300, 10**400, True)
+
+
+def any_text(longest: int = 65_536) -> st.SearchStrategy[str]:
+    """Any text of Python's."""
+    return texts(longest) | st.sampled_from(UNSTORABLE) | st.text(st.characters(), max_size=20)
+
+
+def any_value(longest: int = 65_536) -> st.SearchStrategy[Any]:
+    """Any value that a program may give: texts, bytes, numbers, and lists and dicts of them."""
+    plain = st.one_of(
+        any_text(longest), octets(longest), integers(), st.sampled_from(NUMBERS), st.floats(), st.none(), st.booleans()
+    )
+    names = any_text(64)
+    return plain | st.lists(plain, max_size=3) | st.dictionaries(names, plain | st.lists(plain, max_size=2), max_size=3)

@@ -305,8 +305,7 @@ class Deliveries:
             raise _not_found(jid)
         delay = None if retry_in_ms is None else retry_in_ms / 1000
         answers = Answers([(tag,)], [rid.encode()], NOT_COUNTED)
-        text = (error or "failed without a word").replace("\0", "\ufffd")
-        buffer.give_back(tag, delay=delay, error=text, refuse=partial(answers.refuse, tag))
+        buffer.give_back(tag, delay=delay, error=error or "failed without a word", refuse=partial(answers.refuse, tag))
         self._replies.follow_round(self._engine.settling_of(buffer))
         answers.put(self._replies.begin())
 
@@ -331,8 +330,7 @@ class Deliveries:
     async def log(self, wanted: Log) -> Payload:
         """LOG: a line is kept with the job."""
         pushed, _ = self._assignment(wanted.jid)
-        line = wanted.line.replace("\0", "\ufffd")
-        return await self._service.queries.log(pushed.consumer.buffer.id, _id_of(wanted.jid), line)
+        return await self._service.queries.log(pushed.consumer.buffer.id, _id_of(wanted.jid), wanted.line)
 
     # The connection.
 

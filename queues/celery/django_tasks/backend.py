@@ -22,7 +22,7 @@ from django.utils import timezone
 from django.utils.crypto import get_random_string
 
 from queues.addresses import queue_problem
-from queues.api import QueueNotFound, publish
+from queues.api import InvalidMessage, QueueNotFound, publish
 from queues.celery.django_tasks.framework import (
     BaseTaskBackend,
     Task,
@@ -36,6 +36,7 @@ from queues.models import TaskRun
 from queues.models.moment import aware
 from queues.operations.queues import QueueExists, create_queue
 from queues.reach import Operation, Protocol
+from queues.texts import json_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -54,22 +55,23 @@ class FivewireBackend(BaseTaskBackend):
         self.database: str = self.options.get("database", DEFAULT_DB_ALIAS)
 
     def enqueue(self, task: Task[P, R], args: Any, kwargs: Any) -> TaskResult[P, R]:
-        """Store a task in the caller's transaction. Raises InvalidTask, or what `queues.api.publish` does."""
+        """Store a task in the caller's transaction. Raises InvalidTask, or what `queues.api.publish` does: for
+        arguments that cannot be stored InvalidMessage."""
         self.validate_task(task)
         run = TaskRun(
             id=get_random_string(32),
             backend=self.alias,
             queue=task.queue_name,
             task=task.module_path,
-            args=normalize_json(args),
-            kwargs=normalize_json(kwargs),
+            args=_storable("positional", args),
+            kwargs=_storable("keyword", kwargs),
             priority=task.priority,
             run_after=task.run_after,
             enqueued_at=timezone.now(),
         )
         with transaction.atomic(using=self.database):
-            run.save(using=self.database, force_insert=True)
             self._publish(run)
+            run.save(using=self.database, force_insert=True)
         result: TaskResult[P, R] = to_result(run, task)
         task_enqueued.send(type(self), task_result=result)
         return result
@@ -117,6 +119,16 @@ class FivewireBackend(BaseTaskBackend):
             for queue in sorted(self.queues)
             if (problem := queue_problem(queue, Protocol.DJANGO, Operation.CREATE))
         ]
+
+
+def _storable(kind: str, arguments: Any) -> Any:
+    """Arguments as JSON has them. Raises InvalidMessage, or TypeError for what JSON has no form for."""
+    try:
+        values = normalize_json(arguments)
+        json_text(values)
+    except (ValueError, RecursionError) as error:
+        raise InvalidMessage(f"The {kind} arguments cannot be stored: {error}.") from error
+    return values
 
 
 def _time_until(moment: datetime | None) -> timedelta:

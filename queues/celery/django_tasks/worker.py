@@ -113,7 +113,7 @@ class TaskWorker:
         try:
             ending, why = run_task(id, self.name, last, self._using)
         except Exception:
-            logger.exception("the state of the task %s could not be stored: it goes back to its queue", id)
+            logger.exception("the database is away: the task %s goes back to its queue", id)
             received.settle(LocalQueue.hand_back)
             return
         finally:

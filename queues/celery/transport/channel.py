@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from amqp.protocol import queue_declare_ok_t  # type: ignore[import-untyped]
 from kombu.transport.base import StdChannel, to_rabbitmq_queue_arguments
@@ -25,16 +25,27 @@ from queues.celery.consumers.inbox import Inbox
 from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
 from queues.celery.transport import temporary
 from queues.celery.transport.batch import PublishBatch
-from queues.celery.transport.declaring import Declared, declaration
+from queues.celery.transport.declaring import Declared, declaration, without_effect
 from queues.celery.transport.direct import DirectConsumer
-from queues.celery.transport.envelope import Message, MessageRow, Unreadable, from_row, to_row
+from queues.celery.transport.envelope import TRANSIENT, Message, Routed, Unreadable, from_row, to_row
 from queues.celery.transport.environment import refuse_green_threads
-from queues.celery.transport.errors import DatabaseUnavailable, NoSuchQueue, QueueIsKept, Unroutable, connection_errors
+from queues.celery.transport.errors import (
+    DatabaseUnavailable,
+    NoSuchQueue,
+    NotImplementedHere,
+    PreconditionFailed,
+    QueueIsExclusive,
+    QueueIsKept,
+    Refused,
+    Unroutable,
+    connection_errors,
+)
 from queues.celery.transport.exchanges import Exchanges
 from queues.celery.transport.publishing import PublishPath
 from queues.celery.transport.store_connection import StoreConnection
 from queues.engine import LocalQueue, QueueNotFound
 from queues.engine.cluster.notifications.formats import Purge
+from queues.texts import is_storable, shown
 
 logger = logging.getLogger(__name__)
 
@@ -61,11 +72,24 @@ class Connection(Protocol):
     foreign: frozenset[str]
 
     def flush(self) -> None: ...
-    def tell_dropped(self, queue: str) -> None: ...
+    @property
+    def confirms(self) -> bool: ...
+    def tell_once(self, text: str, *arguments: str) -> None: ...
     def step_soon(self, channel: Channel) -> None: ...
     def add_direct(self, consumer: DirectConsumer) -> None: ...
     def remove_direct(self, consumer: DirectConsumer) -> None: ...
     def close_channel(self, channel: Any) -> None: ...
+
+
+class FoundQueue(NamedTuple):
+    """A queue as queue.sql has it; `exclusive` to another connection."""
+
+    id: int
+    is_temporary: bool
+    auto_delete: bool
+    ready: int
+    consumers: int
+    exclusive: bool
 
 
 @dataclass(slots=True)
@@ -91,6 +115,11 @@ def _engine_errors(queue: str, method: str) -> Iterator[None]:
         raise NoSuchQueue(queue, method) from error
 
 
+def _is_quiet(name: str) -> bool:
+    """Whether an exchange or a queue is remote control's or events': for those who listen now, if any."""
+    return name == "celeryev" or name.endswith("pidbox")
+
+
 class Channel(StdChannel):
     """One channel of a connection, whose `Transport` it shares with others."""
 
@@ -100,6 +129,8 @@ class Channel(StdChannel):
         self.connection: Connection | None = transport
         self.channel_id = channel_id
         self.closed = False
+        #: Callbacks of kombu's producers for messages that are mandatory and reach no queue.
+        self.events: dict[str, set[Callable[..., Any]]] = {"basic_return": set()}
         self._consumers: dict[str, DeclaredConsumer] = {}
         self._unsettled: dict[int, Received] = {}
         #: Of these, what `basic_get` has got: it takes no place of a consumer.
@@ -123,13 +154,20 @@ class Channel(StdChannel):
         return to_rabbitmq_queue_arguments(arguments, **options)  # type: ignore[no-any-return]
 
     def exchange_declare(
-        self, exchange: str = "", type: str = "direct", passive: bool = False, **_: Any
-    ) -> None:
+        self, exchange: str = "", type: str = "direct", passive: bool = False,
+        arguments: Mapping[str, Any] | None = None, **_: Any,
+    ) -> None:  # fmt: skip
         if exchange:
-            self._transport.exchanges.declare(exchange, type or "direct", passive)
+            self._transport.exchanges.declare(exchange, type or "direct", passive, arguments)
 
-    def exchange_delete(self, exchange: str, **_: Any) -> None:
-        self._transport.exchanges.delete(exchange)
+    def exchange_delete(self, exchange: str, if_unused: bool = False, **_: Any) -> None:
+        self._transport.exchanges.delete(exchange, if_unused)
+
+    def exchange_bind(self, destination: str, source: str = "", *_: Any, **__: Any) -> None:
+        raise NotImplementedHere(f"{destination!r} cannot be bound to the exchange {source!r}", "exchange_bind")
+
+    def exchange_unbind(self, destination: str, source: str = "", *_: Any, **__: Any) -> None:
+        raise NotImplementedHere(f"{destination!r} cannot be bound to the exchange {source!r}", "exchange_unbind")
 
     def queue_declare(
         self,
@@ -143,40 +181,70 @@ class Channel(StdChannel):
         """Make a queue unless there is one; returns its name, how many messages wait and how many consume from it."""
         queue = queue or f"amq.gen-{uuid()}"
         if not passive:
-            parameters = declaration(queue, exclusive, auto_delete, arguments)
-            self._transport.database.query("declare", **parameters)
-            if parameters["expires"] is not None:
-                temporary.sweep(self._transport.database)
-            if not self._transport.database.query("plan", name=queue):  # it was just being dropped as unused
-                self._transport.database.query("declare", **parameters)
-            self._transport.declared.add(parameters)
-        _, _, _, ready, consumers = self._find(queue)
-        return queue_declare_ok_t(queue, ready, consumers)
+            self._declare(queue, declaration(queue, exclusive, auto_delete, arguments))
+            if names := without_effect(arguments):
+                text = "arguments of the queue %r have no effect, docs/celery.md says what to do: %s"
+                self._transport.tell_once(text, queue, ", ".join(names))
+        found = self._find(queue, "queue_declare")
+        # Of two workers with one name the second is warned by kombu, and one that reconnects meets its own ghost.
+        owned = exclusive and not passive and not _is_quiet(queue)
+        if owned and not temporary.own(self._transport.database, found.id):
+            raise QueueIsExclusive(queue, "queue_declare")
+        return queue_declare_ok_t(queue, found.ready, found.consumers)
 
-    def _find(self, queue: str) -> tuple[int, bool, bool, int, int]:
-        found = self._transport.database.query("queue", name=queue, lock_class=temporary.LOCK_CLASS)
+    def _declare(self, queue: str, parameters: dict[str, Any]) -> None:
+        self._transport.database.query("declare", **parameters)
+        if parameters["expires"] is not None:
+            temporary.sweep(self._transport.database)
+        if not self._transport.database.query("plan", name=queue):  # it was just being dropped as unused
+            self._transport.database.query("declare", **parameters)
+        self._transport.declared.add(parameters)
+
+    def _look_for(self, queue: str, method: str) -> FoundQueue | None:
+        """A queue, if there is one. Raises QueueIsExclusive."""
+        if not is_storable(queue):
+            return None
+        found = self._transport.database.query(
+            "queue", name=queue, lock_class=temporary.LOCK_CLASS, owner_class=temporary.OWNER_CLASS
+        )
         if not found:
-            raise NoSuchQueue(queue)
-        return found[0]
+            return None
+        if (one := FoundQueue(*found[0])).exclusive:
+            raise QueueIsExclusive(queue, method)
+        return one
+
+    def _find(self, queue: str, method: str) -> FoundQueue:
+        """A queue. Raises NoSuchQueue or QueueIsExclusive."""
+        if (found := self._look_for(queue, method)) is None:
+            raise NoSuchQueue(queue, method)
+        return found
 
     def queue_bind(self, queue: str, exchange: str = "", routing_key: str = "", **_: Any) -> None:
         if exchange:  # to the default one every queue is bound by its name
+            self._find(queue, "queue_bind")
             self._transport.exchanges.bind(queue, exchange, routing_key or "")
 
     def queue_unbind(self, queue: str, exchange: str = "", routing_key: str = "", **_: Any) -> None:
         self._transport.exchanges.unbind(queue, exchange, routing_key or "")
 
-    def queue_delete(self, queue: str, **_: Any) -> None:
-        """Delete a temporary queue without consumers. Raises QueueIsKept for any other."""
-        database = self._transport.database
-        for id, is_temporary, *_rest in database.query("queue", name=queue, lock_class=temporary.LOCK_CLASS):
-            if not is_temporary:
-                raise QueueIsKept(queue)
-            database.query("drop", lock_class=temporary.LOCK_CLASS, queues=[id])
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **_: Any) -> int:
+        """Delete a temporary queue without consumers; returns how many messages it had. Raises QueueIsKept for any
+        other, and PreconditionFailed."""
+        found = self._look_for(queue, "queue_delete")
+        if found is None:
+            return 0
+        if not found.is_temporary:
+            raise QueueIsKept(queue)
+        if if_unused and found.consumers:
+            raise PreconditionFailed(f"the queue {queue!r} is in use", "queue_delete")
+        if if_empty and found.ready:
+            raise PreconditionFailed(f"the queue {queue!r} is not empty", "queue_delete")
+        self._transport.database.query("drop", lock_class=temporary.LOCK_CLASS, queues=[found.id])
+        return found.ready
 
     def queue_purge(self, queue: str, **_: Any) -> int:
         """Remove what waits in a queue, delayed messages too; returns how many."""
-        id, *_rest = self._find(queue)
+        id = self._find(queue, "queue_purge").id
         gone, database = 0, self._transport.database
         [(high,)] = database.query("newest")  # messages confirmed later stay
         for state in WAITING:
@@ -206,7 +274,7 @@ class Channel(StdChannel):
         properties: dict[str, Any] | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         properties = {} if properties is None else properties
-        properties.setdefault("priority", priority or DEFAULT_PRIORITY)
+        properties.setdefault("priority", DEFAULT_PRIORITY if priority is None else priority)
         return {
             "body": body,
             "content-type": content_type,
@@ -217,7 +285,7 @@ class Channel(StdChannel):
 
     def basic_publish(
         self, message: dict[str, Any], exchange: str = "", routing_key: str = "", mandatory: bool = False,
-        timeout: float | None = None, confirm_timeout: float | None = None, **_: Any,
+        immediate: bool = False, timeout: float | None = None, confirm_timeout: float | None = None, **_: Any,
     ) -> None:  # fmt: skip
         """Publish a message: stored when this returns, or dropped if it reaches no queue and is not mandatory.
 
@@ -226,30 +294,68 @@ class Channel(StdChannel):
         """
         limits = [seconds for seconds in (timeout, confirm_timeout) if seconds is not None]
         with self._transport.database.within(min(limits, default=None)):
-            stored = self.store(self.rows(message, exchange, routing_key))
-        if mandatory and not stored:
-            raise Unroutable(exchange, routing_key)
+            self.store([self.routed(message, exchange, routing_key, mandatory, immediate)])
 
-    def rows(self, message: dict[str, Any], exchange: str, routing_key: str) -> list[MessageRow]:
-        """The rows of a message: one for each queue that it reaches."""
+    basic_publish_confirm = basic_publish
+
+    def routed(
+        self, message: dict[str, Any], exchange: str, routing_key: str, mandatory: bool = False, immediate: bool = False
+    ) -> Routed:
+        """A message with a row for each queue that it reaches."""
+        if immediate:
+            raise NotImplementedHere("immediate=true", "basic_publish")
+        routing_key = routing_key or ""
         queues = self._transport.exchanges.route(exchange, routing_key) if exchange else [routing_key]
-        return [to_row(queue, message, exchange, routing_key) for queue in queues]
+        rows = [to_row(queue, message, exchange, routing_key) for queue in queues]
+        return Routed(message, exchange, routing_key, mandatory, rows)
 
-    def store(self, rows: Sequence[MessageRow]) -> bool:
-        """Store messages, all or none, but for those whose queue is not there: they are dropped, as AMQP drops them.
+    def store(self, messages: Sequence[Routed]) -> None:
+        """Store messages, all or none, but for those that reach no queue: they are dropped, as AMQP drops them.
 
-        Returns whether any is stored.
+        Raises Unroutable for one that is mandatory, unless producers have callbacks for it.
         """
-        while rows:
+        gone = self._gone_before(messages)
+        self._give_back(messages, gone)
+        while rows := [row for message in messages for row in message.rows if row.queue not in gone]:
             try:
                 self._transport.publisher.publish(rows)
+                break
             except NoSuchQueue as error:
-                if any(row.durable and row.queue == error.queue for row in rows):
-                    self._transport.tell_dropped(error.queue)
-                rows = [row for row in rows if row.queue != error.queue]
-            else:
-                return True
-        return False
+                gone.add(error.queue)
+                self._give_back(messages, gone)
+        for message in messages:
+            self._tell_dropped(message, gone)
+
+    def _gone_before(self, messages: Sequence[Routed]) -> set[str]:
+        """Queues of mandatory messages that are not there, where storing them would not tell."""
+        if self._transport.confirms:
+            return set()
+        names = {row.queue for message in messages if message.mandatory for row in message.rows}
+        return {
+            name for name in names
+            if not self._transport.declared.has(name) and not self._transport.database.query("plan", name=name)
+        }  # fmt: skip
+
+    def _give_back(self, messages: Sequence[Routed], gone: set[str]) -> None:
+        """Raise Unroutable, or tell producers, of mandatory messages that reach no queue."""
+        for message in messages:
+            if message.mandatory and all(row.queue in gone for row in message.rows):
+                error = Unroutable(message.exchange, message.routing_key)
+                if not self.events["basic_return"]:
+                    raise error
+                for callback in tuple(self.events["basic_return"]):
+                    callback(error, message.exchange, message.routing_key, message.message)
+
+    def _tell_dropped(self, message: Routed, gone: set[str]) -> None:
+        """Say in the log, once, that messages are dropped which their senders wanted to be kept."""
+        kept = message.message["properties"].get("delivery_mode") != TRANSIENT
+        if not (message.rows or message.mandatory or _is_quiet(message.exchange)) and kept:
+            text = "a message to the exchange %r is dropped, since no queue is bound to it for the routing key %r"
+            self._transport.tell_once(text, message.exchange, message.routing_key)
+        for row in message.rows:
+            if row.durable and row.queue in gone:
+                text = "there is no queue %r: messages published to it are dropped"
+                self._transport.tell_once(text, row.queue)
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
         return PublishBatch(self, max_size)
@@ -258,6 +364,10 @@ class Channel(StdChannel):
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
         """Have at most so many messages that are not acknowledged, over all consumers of the channel; 0: no limit."""
+        if prefetch_size:
+            raise NotImplementedHere(f"prefetch_size is {shown(prefetch_size)}, not 0", "basic_qos")
+        if not isinstance(prefetch_count, int) or prefetch_count < 0:
+            raise PreconditionFailed(f"prefetch_count is {shown(prefetch_count)}", "basic_qos")
         self._prefetch = prefetch_count
         if self._channel_consumer is not None and self._thread is not None:
             self._thread.call(self._channel_consumer.set_prefetch, prefetch_count)
@@ -265,13 +375,22 @@ class Channel(StdChannel):
 
     def basic_consume(
         self, queue: str, no_ack: bool = False, callback: Callable[[Message], Any] | None = None,
-        consumer_tag: str = "", **_: Any,
+        consumer_tag: str = "", exclusive: bool = False, arguments: Mapping[str, Any] | None = None, **_: Any,
     ) -> str:  # fmt: skip
-        """Have messages given to `callback`. Raises NoSuchQueue."""
+        """Have messages given to `callback`. Raises NoSuchQueue, QueueIsExclusive, or Refused."""
         if callback is None:
             raise TypeError("a consumer needs a callback")
+        if exclusive:
+            text = "exclusive consumers; a queue may have x-single-active-consumer"
+            raise NotImplementedHere(text, "basic_consume")
+        if consumer_tag in self._consumers:
+            text = f"NOT_ALLOWED - the consumer tag {consumer_tag!r} is in use"
+            raise Refused(text, "basic_consume", 530)
         tag = consumer_tag or f"amq.ctag-{uuid()}"
-        id, is_temporary, *_rest = self._find(queue)
+        id, is_temporary, *_rest = self._find(queue, "basic_consume")
+        if arguments:
+            text = "arguments of consumers of the queue %r have no effect: %s"
+            self._transport.tell_once(text, queue, ", ".join(sorted(arguments)))
         consumer = DeclaredConsumer(queue, no_ack, callback)
         if is_temporary:
             consumer.auto_delete = temporary.hold(self._transport.database, queue, id)
@@ -283,7 +402,7 @@ class Channel(StdChannel):
         else:
             thread, consumers = self._engage()
             consumer.engaged = QueueConsumer(consumers, tag, queue)
-            with _engine_errors(queue, "Channel.basic_consume"):
+            with _engine_errors(queue, "basic_consume"):
                 thread.consume(consumers, consumer.engaged)
         return tag
 
@@ -391,11 +510,11 @@ class Channel(StdChannel):
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Message | None:
         """The next message of a queue, or None: what was published or requeued here before is seen."""
-        self._find(queue)
+        self._find(queue, "basic_get")
         self._transport.flush()
         thread, consumers = self._engage()
         while True:
-            with _engine_errors(queue, "Channel.basic_get"):
+            with _engine_errors(queue, "basic_get"):
                 received = thread.get(QueueConsumer(consumers, "", queue))
             if received is None:
                 return None
@@ -431,12 +550,26 @@ class Channel(StdChannel):
         for tag in tuple(self._unsettled):
             self._settle(tag, LocalQueue.hand_back)
 
+    basic_recover_async = basic_recover
+
     def _settle(self, tag: int, how: Settlement) -> None:
         received = self._unsettled.pop(tag, None)
         if received is not None:
             self._got.discard(tag)
             received.settle(how)
             self._call_for_next()
+
+    # What AMQP has besides.
+
+    def confirm_select(self, nowait: bool = False) -> None:
+        """Have publishes confirmed. They are, unless the transport is told otherwise by ``confirm_publish``."""
+
+    def flow(self, active: bool = True) -> None:
+        if not active:
+            raise NotImplementedHere("active=false: cancel the consumers, or set a prefetch count", "flow")
+
+    def tx_select(self) -> None:
+        raise NotImplementedHere("AMQP's transactions; producers have batch(), Django its own", "tx_select")
 
     # The end.
 

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from queues.addresses import queue_problem
-from queues.celery.transport.errors import InvalidQueueName
+from queues.celery.transport.envelope import LONGEST, SHORTEST
+from queues.celery.transport.errors import InvalidName, PreconditionFailed
 from queues.celery.transport.store_connection import StoreConnection
 from queues.celery.transport.temporary import UNTOUCHED
 from queues.reach import Operation, Protocol
+from queues.texts import shown
 
 logger = logging.getLogger(__name__)
+
+#: Arguments of queues that are policies here, those that need none here, and the values that some may have.
+OBEYED = {"x-expires", "x-message-ttl", "x-max-length", "x-overflow", "x-single-active-consumer"}
+NEEDLESS = {"x-max-priority", "x-queue-type", "x-queue-mode", "x-queue-version"}
+VALID: dict[str, Collection[Any]] = {
+    "x-overflow": ("drop-head", "reject-publish", "reject-publish-dlx"),
+    "x-single-active-consumer": (True, False),
+    "x-max-priority": range(256),
+    "x-queue-type": ("classic", "quorum"),
+}
+LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +54,10 @@ class Declared:
         """A queue was declared with these parameters of declare.sql; one that is temporary is not noted."""
         if parameters["expires"] is None:
             self._queues[parameters["name"]] = parameters
+
+    def has(self, queue: str) -> bool:
+        """Whether a queue is made again when it is gone."""
+        return queue in self._queues
 
     def bind(self, binding: Binding) -> None:
         """A queue was bound."""
@@ -79,29 +96,52 @@ class Declared:
 def declaration(
     queue: str, exclusive: bool, auto_delete: bool, arguments: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The parameters of declare.sql. Raises InvalidQueueName.
+    """The parameters of declare.sql. Raises InvalidName, or PreconditionFailed for an invalid argument.
 
     ``x-expires``, ``x-message-ttl`` (milliseconds), ``x-max-length``, ``x-overflow`` and ``x-single-active-consumer``
     mean what they do in RabbitMQ.
     A queue that expires, is exclusive or goes with its last consumer is temporary.
     """
     if problem := queue_problem(queue, Protocol.CELERY, Operation.CREATE):
-        raise InvalidQueueName(queue, problem)
-    given = arguments or {}
-    expires = _seconds(given.get("x-expires"))
+        raise InvalidName(queue, problem, "queue_declare")
+    given = {name: value for name, value in (arguments or {}).items() if value is not None}
+    for name, valid in VALID.items():
+        if name in given and given[name] not in valid:
+            _refuse(queue, name, given[name])
+    expires = _seconds(queue, given, "x-expires", 1)
     if expires is None and (exclusive or auto_delete):
         expires = UNTOUCHED
-    drops = given.get("x-max-length") and not str(given.get("x-overflow", "")).startswith("reject")
+    max_length = _whole(queue, given, "x-max-length", 1)
+    drops = max_length is not None and given.get("x-overflow", "drop-head") == "drop-head"
     return {
         "name": queue,
         "auto_delete": exclusive or auto_delete,
         "expires": expires,
-        "ttl": _seconds(given.get("x-message-ttl")),
-        "max_length": given.get("x-max-length") or None,
+        "ttl": _seconds(queue, given, "x-message-ttl", 0),
+        "max_length": None if max_length is None else min(max_length, LARGEST),
         "overflow": "drop-oldest" if drops else "reject",
         "single_active_consumer": bool(given.get("x-single-active-consumer")),
     }
 
 
-def _seconds(milliseconds: Any) -> float | None:
-    return None if milliseconds is None else max(float(milliseconds) / 1000, 0.001)
+def without_effect(arguments: Mapping[str, Any] | None) -> list[str]:
+    """The arguments that a client may rely on and this store does not obey."""
+    return sorted(
+        name for name, value in (arguments or {}).items() if value is not None and name not in OBEYED | NEEDLESS
+    )
+
+
+def _seconds(queue: str, given: Mapping[str, Any], name: str, least: int) -> float | None:
+    milliseconds = _whole(queue, given, name, least)
+    return None if milliseconds is None else min(max(milliseconds / 1000, SHORTEST), LONGEST)
+
+
+def _whole(queue: str, given: Mapping[str, Any], name: str, least: int) -> int | None:
+    value = given.get(name)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+        _refuse(queue, name, value)
+    return value
+
+
+def _refuse(queue: str, name: str, value: Any) -> NoReturn:
+    raise PreconditionFailed(f"invalid {name} of the queue {queue!r}: {shown(value)}", "queue_declare")

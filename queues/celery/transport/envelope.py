@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -21,10 +22,13 @@ from kombu.utils import json as kombu_json
 
 from queues.celery.transport.errors import UnstorableTask
 from queues.engine.message import Content
+from queues.texts import DEEPEST, json_text, shown, storable
 
 #: The key of AMQP's other properties in the headers column.
 OWN = "kombu"
 LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, 100
+#: AMQP's highest; above 100 none is higher here.
+OCTET = 255
 LONGEST_KEY = 1024
 #: A time to live of nothing is none to the store.
 SHORTEST = 0.001
@@ -34,10 +38,15 @@ ENCODER = kombu_json.JSONEncoder(allow_nan=False)
 DECODER = json.JSONDecoder(object_hook=kombu_json.object_hook)
 #: Types of values that JSON gives back as they were.
 UNCHANGED = frozenset((str, int, float, bool, type(None)))
+#: Headers that Celery makes of a task's arguments for people to read.
+DESCRIPTIVE = ("argsrepr", "kwargsrepr", "shadow", "origin")
+#: Seconds of the longest time to live: 100 years.
+LONGEST = 100 * 365 * 86_400.0
 NUL_OR_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*\\u(?:0000|d[89a-f][0-9a-f]{2})", re.IGNORECASE)
 
 #: The type and encoding of bodies, and the properties of a message, where the header ``kombu`` does not say otherwise.
 JSON = "application/json"
+BINARY = ("binary", "ascii-8bit", None)
 BODY = (JSON, "utf-8")
 PROPERTIES = {"delivery_mode": PERSISTENT, "priority": LOWEST_PRIORITY}
 
@@ -70,6 +79,16 @@ class MessageRow(NamedTuple):
         return self._replace(key=None)
 
 
+class Routed(NamedTuple):
+    """A message on its way to the store: a row for each queue that it may reach, and its properties of AMQP."""
+
+    message: dict[str, Any]
+    exchange: str
+    routing_key: str
+    mandatory: bool
+    rows: list[MessageRow]
+
+
 class Message(BaseMessage):
     """A message as kombu's consumers get it."""
 
@@ -93,7 +112,7 @@ def to_row(queue: str, message: dict[str, Any], exchange: str, routing_key: str)
         own["exchange"] = exchange
     if (body := (message["content-type"], message["content-encoding"])) != BODY:
         own["content_type"], own["content_encoding"] = body
-    delay = _seconds_until(headers.get("eta"))
+    delay, priority = _seconds_until(headers.get("eta")), _priority(properties.get("priority"))
     return MessageRow(
         queue,
         _payload(message["body"], message["content-encoding"]),
@@ -101,7 +120,7 @@ def to_row(queue: str, message: dict[str, Any], exchange: str, routing_key: str)
         _key(headers.get("id")),
         delay,
         _expiration(properties.get("expiration")),
-        _priority(properties.get("priority")),
+        priority,
         Content.CELERY,
         properties.get("delivery_mode") != TRANSIENT,
     )
@@ -124,11 +143,12 @@ def from_row(
         if type(value) not in UNCHANGED:
             headers[name] = _revived(value)
     content_type, encoding = CONTENTS[content]
+    encoding = own.get("content_encoding", encoding)
     properties = PROPERTIES | (own.get("properties") or {})
     return Message(  # type: ignore[no-untyped-call]
-        body=payload,
+        body=payload if payload or encoding in BINARY else "",  # kombu decodes no empty body
         content_type=own.get("content_type", content_type),
-        content_encoding=own.get("content_encoding", encoding),
+        content_encoding=encoding,
         headers=headers,
         properties=properties,
         delivery_info={
@@ -138,7 +158,7 @@ def from_row(
             "redelivered": attempts > 0,
             "consumer_tag": consumer,
         },
-        postencode="utf-8",
+        postencode="utf-8" if payload else None,
         channel=channel,
         delivery_tag=tag,
     )
@@ -154,24 +174,28 @@ def _unusual(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _payload(body: Any, encoding: str | None) -> bytes:
-    if isinstance(body, str):
-        return body.encode(encoding if encoding and encoding != "binary" else "utf-8")
-    return bytes(body)
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body)
+    if not isinstance(body, str):
+        kind = type(body).__name__
+        raise UnstorableTask(f"The body is of type {kind}; without a serializer it must be text or bytes.")
+    try:
+        return body.encode("utf-8" if encoding in BINARY else encoding)
+    except (UnicodeEncodeError, LookupError) as error:
+        raise UnstorableTask(f"The body cannot be encoded: {error}.") from error
 
 
 def _json(headers: dict[str, Any]) -> str:
     try:
         text: str = ENCODER.encode(headers)
-    except (TypeError, ValueError) as error:
-        raise UnstorableTask(f"The headers cannot be written as JSON: {error}.") from error
-    if "\\u" in text and NUL_OR_SURROGATE.search(text):
+        if text.count("[") + text.count("{") <= DEEPEST and not ("\\u" in text and NUL_OR_SURROGATE.search(text)):
+            return text
         # A pair of surrogates is a character; a single half cannot be stored.
-        text = json.dumps(json.loads(text), ensure_ascii=False)
-        if NUL_OR_SURROGATE.search(text) or any("\ud800" <= character <= "\udfff" for character in text):
-            raise UnstorableTask(
-                "The headers have a NUL character or half of a surrogate pair, which cannot be stored."
-            )
-    return text
+        values = json.loads(text)
+        values |= {name: storable(values[name]) for name in DESCRIPTIVE if isinstance(values.get(name), str)}
+        return json_text(values)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UnstorableTask(f"The headers cannot be stored as JSON: {error}.") from error
 
 
 def _revived(value: Any) -> Any:
@@ -190,19 +214,23 @@ def _key(task: Any) -> str | None:
 
 
 def _priority(priority: Any) -> int:
-    try:
-        return max(LOWEST_PRIORITY, min(int(priority or 0), HIGHEST_PRIORITY))
-    except (TypeError, ValueError) as error:
-        raise UnstorableTask(f"The priority is {priority!r}; it must be a whole number.") from error
+    if priority is None:
+        return LOWEST_PRIORITY
+    if not isinstance(priority, int) or not 0 <= priority <= OCTET:
+        raise UnstorableTask(f"The priority is {shown(priority)}; it must be a whole number from 0 to {OCTET}.")
+    return min(int(priority), HIGHEST_PRIORITY)
 
 
 def _expiration(milliseconds: Any) -> float | None:
     if milliseconds is None:
         return None
     try:
-        return max(float(milliseconds) / 1000, SHORTEST)
-    except (TypeError, ValueError) as error:
-        raise UnstorableTask(f"The expiration is {milliseconds!r}; it must be milliseconds.") from error
+        seconds = float(milliseconds) / 1000
+        if not 0 <= seconds < math.inf:
+            raise ValueError
+    except (TypeError, ValueError, OverflowError) as error:
+        raise UnstorableTask(f"The expiration is {shown(milliseconds)}; it must be milliseconds.") from error
+    return max(SHORTEST, min(seconds, LONGEST))
 
 
 def _seconds_until(eta: Any) -> float:

@@ -11,6 +11,7 @@ from kombu.exceptions import ChannelError
 from queues.engine import StoreUnavailable
 from queues.engine.database import SHARED_SESSIONS, refused_by_pooler
 from queues.engine.errors import Pooled
+from queues.texts import shown
 
 
 class DatabaseUnavailable(psycopg.OperationalError, ConnectionError):
@@ -18,10 +19,13 @@ class DatabaseUnavailable(psycopg.OperationalError, ConnectionError):
 
 
 def raise_unavailable(error: BaseException) -> None:
-    """Raise DatabaseUnavailable for an error that says that the database or the connection to it is away, and Pooled
-    where a statement of ours is in the session of another."""
+    """Raise the transport's error for one of the database's: DatabaseUnavailable where the database or the connection
+    to it is away, Pooled where a statement of ours is in the session of another, UnstorableTask where a value has no
+    place in the database."""
     if isinstance(error, psycopg.errors.DuplicatePreparedStatement):
         raise Pooled(SHARED_SESSIONS) from error
+    if isinstance(error, psycopg.DataError | psycopg.errors.ProgramLimitExceeded | UnicodeEncodeError):
+        raise UnstorableTask(f"The database refuses a value: {str(error).strip().split(chr(10))[0]}.") from error
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | StoreUnavailable) and not isinstance(
         error, DatabaseUnavailable
     ):
@@ -38,40 +42,84 @@ def connection_errors() -> Iterator[None]:
         raise
 
 
-class NoSuchQueue(ChannelError):  # type: ignore[misc]
+#: AMQP's numbers of the methods that errors name.
+METHODS = {
+    "flow": (20, 20), "exchange_declare": (40, 10), "exchange_delete": (40, 20), "exchange_bind": (40, 30),
+    "exchange_unbind": (40, 40), "queue_declare": (50, 10), "queue_bind": (50, 20), "queue_purge": (50, 30),
+    "queue_delete": (50, 40), "queue_unbind": (50, 50), "basic_qos": (60, 10), "basic_consume": (60, 20),
+    "basic_publish": (60, 40), "basic_get": (60, 70), "tx_select": (90, 10),
+}  # fmt: skip
+
+
+class Refused(ChannelError):  # type: ignore[misc]
+    """A method of a channel is refused, as an AMQP broker refuses it."""
+
+    def __init__(self, text: str, method: str, code: int) -> None:
+        super().__init__(text, METHODS[method], f"Channel.{method}", code)
+
+
+class NotFound(Refused):
+    """There is no such queue or exchange."""
+
+    def __init__(self, what: str, method: str) -> None:
+        super().__init__(f"NOT_FOUND - no {what}", method, 404)
+
+
+class PreconditionFailed(Refused):
+    """An argument has an invalid value, or what is there is not as it has to be."""
+
+    def __init__(self, text: str, method: str) -> None:
+        super().__init__(f"PRECONDITION_FAILED - {text}", method, 406)
+
+
+class NotImplementedHere(Refused):
+    """This transport has no such method or argument."""
+
+    def __init__(self, what: str, method: str) -> None:
+        super().__init__(f"NOT_IMPLEMENTED - {what}", method, 540)
+
+
+class NoSuchQueue(NotFound):
     """There is no queue of this name."""
 
-    def __init__(self, queue: str, method: str = "Channel.basic_publish") -> None:
+    def __init__(self, queue: str, method: str = "basic_publish") -> None:
         self.queue = queue
-        super().__init__(f"NOT_FOUND - no queue {queue!r}", (50, 10), method, 404)
+        super().__init__(f"queue {queue!r}", method)
 
 
-class Unroutable(ChannelError):  # type: ignore[misc]
+class QueueIsExclusive(Refused):
+    """The queue is another connection's."""
+
+    def __init__(self, queue: str, method: str) -> None:
+        super().__init__(f"RESOURCE_LOCKED - the queue {queue!r} is exclusive to another connection", method, 405)
+
+
+class Unroutable(Refused):
     """A message that was published as mandatory reaches no queue."""
 
     def __init__(self, exchange: str, routing_key: str) -> None:
-        super().__init__(f"NO_ROUTE - {routing_key!r} of {exchange!r}", (60, 40), "Channel.basic_publish", 312)
+        super().__init__(f"NO_ROUTE - {routing_key!r} of {exchange!r}", "basic_publish", 312)
 
 
-class QueueIsFull(ChannelError):  # type: ignore[misc]
+class QueueIsFull(Refused):
     """The queue holds as many messages as it may and refuses more."""
 
     def __init__(self, queue: str) -> None:
-        super().__init__(f"RESOURCE_ERROR - the queue {queue!r} is full", (60, 40), "Channel.basic_publish", 506)
+        super().__init__(f"RESOURCE_ERROR - the queue {queue!r} is full", "basic_publish", 506)
 
 
-class QueueIsKept(ChannelError):  # type: ignore[misc]
+class QueueIsKept(Refused):
     """The queue is not temporary: it is deleted in the admin, where one sees what goes with it."""
 
     def __init__(self, queue: str) -> None:
-        super().__init__(f"ACCESS_REFUSED - {queue!r} is deleted in the admin", (50, 40), "Channel.queue_delete", 403)
+        super().__init__(f"ACCESS_REFUSED - {queue!r} is deleted in the admin", "queue_delete", 403)
 
 
-class InvalidQueueName(ChannelError):  # type: ignore[misc]
-    """A queue cannot have this name."""
+class InvalidName(Refused):
+    """A queue, an exchange or a routing key cannot have this name."""
 
-    def __init__(self, queue: str, problem: str) -> None:
-        super().__init__(f"ACCESS_REFUSED - {queue!r}: {problem}", (50, 10), "Channel.queue_declare", 403)
+    def __init__(self, name: str, problem: str, method: str) -> None:
+        super().__init__(f"ACCESS_REFUSED - {shown(name)}: {problem}", method, 403)
 
 
 class InvalidBroker(ValueError):

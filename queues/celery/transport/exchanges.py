@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import re
+import logging
+from collections.abc import Mapping
 from functools import lru_cache
-
-from kombu.exceptions import ChannelError
-from kombu.transport.virtual.exchange import TopicExchange
+from typing import Any
 
 from queues.celery.transport.declaring import Binding, Declared
-from queues.celery.transport.errors import NoSuchQueue
+from queues.celery.transport.errors import InvalidName, NoSuchQueue, NotFound, PreconditionFailed, Refused
 from queues.celery.transport.store_connection import StoreConnection
+from queues.texts import is_storable
+
+logger = logging.getLogger(__name__)
 
 TYPES = ("direct", "topic", "fanout")
+#: Exchanges that are there without a declaration, as AMQP has them.
+PREDECLARED = {f"amq.{type}": type for type in TYPES}
+RESERVED = "amq."
+#: Bytes of the name of an exchange and of a routing key.
+LONGEST_NAME = 255
 
 
 class Exchanges:
@@ -21,45 +28,65 @@ class Exchanges:
     def __init__(self, database: StoreConnection, declared: Declared) -> None:
         self._database = database
         self._declared = declared
-        self._types: dict[str, str] = {}
+        self._types: dict[str, str] = dict(PREDECLARED)
 
-    def declare(self, exchange: str, type: str, passive: bool) -> None:
-        """Note an exchange's type. Raises ChannelError for one that cannot be, or does not exist and is to."""
-        if type not in TYPES:
-            raise ChannelError(f"COMMAND_INVALID - no exchange type {type!r}: it is one of {', '.join(TYPES)}")
-        known = self._types.get(exchange) or self._type_of_bindings(exchange)
+    def declare(self, exchange: str, type: str, passive: bool, arguments: Mapping[str, Any] | None = None) -> None:
+        """Note an exchange's type. Raises Refused for one that cannot be, or does not exist and is to."""
+        check_name(exchange, "exchange_declare")
+        known = self._type(exchange)
         if passive:
             if known is None:
-                raise ChannelError(f"NOT_FOUND - no exchange {exchange!r}", (50, 10), "Channel.exchange_declare", 404)
+                raise NotFound(f"exchange {exchange!r}", "exchange_declare")
             return
+        if type not in TYPES:
+            problem = f"COMMAND_INVALID - no exchange type {type!r}: it is one of {', '.join(TYPES)}"
+            raise Refused(problem, "exchange_declare", 503)
+        if known is None and exchange.startswith(RESERVED):
+            raise InvalidName(exchange, "names that begin with amq. are reserved", "exchange_declare")
         if known not in (None, type):
-            raise ChannelError(
-                f"PRECONDITION_FAILED - the exchange {exchange!r} is of type {known}, not {type}",
-                (50, 10), "Channel.exchange_declare", 406,
-            )  # fmt: skip
+            problem = f"the exchange {exchange!r} is of type {known}, not {type}"
+            raise PreconditionFailed(problem, "exchange_declare")
+        if arguments and exchange not in self._types:
+            logger.warning("arguments of the exchange %r have no effect: %s", exchange, ", ".join(sorted(arguments)))
         self._types[exchange] = type
 
-    def _type_of_bindings(self, exchange: str) -> str | None:
+    def _type(self, exchange: str) -> str | None:
+        """The type of an exchange; None if no connection has bound anything to it, and this one has not declared it."""
+        if (known := self._types.get(exchange)) is not None:
+            return known
         return next((type for type, _, _ in self._database.query("routed", exchange=exchange, routing_key=None)), None)
 
-    def delete(self, exchange: str) -> None:
+    def delete(self, exchange: str, if_unused: bool = False) -> None:
+        """Delete an exchange's bindings; with `if_unused` only if it has none. Raises Refused."""
+        check_name(exchange, "exchange_delete")
+        if exchange.startswith(RESERVED):
+            raise InvalidName(exchange, "it cannot be deleted", "exchange_delete")
+        if if_unused and self._database.query("routed", exchange=exchange, routing_key=None):
+            raise PreconditionFailed(f"the exchange {exchange!r} is in use", "exchange_delete")
         self._types.pop(exchange, None)
         self._declared.forget_exchange(exchange)
         self._database.query("forget_exchange", exchange=exchange)
 
     def bind(self, queue: str, exchange: str, routing_key: str) -> None:
-        """Lead messages with this routing key to a queue. Raises NoSuchQueue."""
-        type = self._types.get(exchange) or self._type_of_bindings(exchange) or "direct"
+        """Lead messages with this routing key to a queue. Raises Refused, NoSuchQueue."""
+        check_name(exchange, "queue_bind")
+        check_name(routing_key, "queue_bind")
+        if (type := self._type(exchange)) is None:
+            raise NotFound(f"exchange {exchange!r}: nothing is bound to it, and it is not declared here", "queue_bind")
         if not self._database.query("bind", exchange=exchange, type=type, routing_key=routing_key, queue=queue):
-            raise NoSuchQueue(queue)
+            raise NoSuchQueue(queue, "queue_bind")
         self._declared.bind(Binding(exchange, type, routing_key, queue))
 
     def unbind(self, queue: str, exchange: str, routing_key: str) -> None:
+        check_name(exchange, "queue_unbind")
+        check_name(routing_key, "queue_unbind")
         self._declared.unbind(queue, exchange, routing_key)
         self._database.query("unbind", exchange=exchange, routing_key=routing_key, queue=queue)
 
     def route(self, exchange: str, routing_key: str) -> list[str]:
         """The queues that a message reaches, each once; those deleted since this connection bound them, too."""
+        check_name(exchange, "basic_publish")
+        check_name(routing_key, "basic_publish")
         found = self._database.query("routed", exchange=exchange, routing_key=routing_key)
         reached = dict.fromkeys(queue for type, key, queue in found if _matches(type, key, routing_key))
         for binding in self._declared.bindings(exchange):
@@ -71,12 +98,39 @@ class Exchanges:
         return list(reached)
 
 
+def check_name(name: str, method: str) -> None:
+    """Raises InvalidName for an exchange or a routing key that cannot be."""
+    if not is_storable(name):
+        raise InvalidName(name, "it has a NUL character or is no Unicode text, and cannot be stored", method)
+    if len(name.encode()) > LONGEST_NAME:
+        raise InvalidName(name, f"it has more than {LONGEST_NAME} bytes", method)
+
+
 def _matches(type: str, pattern: str, routing_key: str) -> bool:
     if type == "topic":
-        return _compiled(pattern).match(routing_key) is not None
+        return matches_topic(pattern, routing_key)
     return type == "fanout" or pattern == routing_key
 
 
 @lru_cache(1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(TopicExchange(None).key_to_pattern(pattern))
+def matches_topic(pattern: str, routing_key: str) -> bool:
+    """Whether a key fits: ``*`` stands for one word, ``#`` for any number of words and for none."""
+    wanted = _words(pattern)
+    reached = _past_hashes({0}, wanted)
+    for word in _words(routing_key):
+        moved = {n if wanted[n] == "#" else n + 1 for n in reached if n < len(wanted) and wanted[n] in ("*", "#", word)}
+        reached = _past_hashes(moved, wanted)
+    return len(wanted) in reached
+
+
+def _words(key: str) -> list[str]:
+    return key.split(".") if key else []
+
+
+def _past_hashes(places: set[int], wanted: list[str]) -> set[int]:
+    """The places in a pattern that are reached when each ``#`` from there on may stand for no word."""
+    for place in tuple(places):
+        while place < len(wanted) and wanted[place] == "#":
+            place += 1
+            places.add(place)
+    return places

@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 #: The engine's, with the joins that suit statements on small tables.
 SETTINGS = SESSION_SETTINGS | {"enable_nestloop": "on", "enable_mergejoin": "on"}
+#: The server lets go of the locks of a host that has vanished.
+SERVER_KEEPALIVES = {f"tcp_{name}": str(value) for name, value in KEEPALIVES.items()}
 #: The channel of a queue's notifications, without the queue's id.
 CHANNEL = "fivewire.queue."
 #: Seconds that a statement may take unless the transport is told otherwise.
@@ -158,7 +160,7 @@ class StoreConnection:
     """An open connection. Raises DatabaseUnavailable when it is lost, or when a statement takes `patience` seconds."""
 
     def __init__(self, conninfo: str, timeout: float, durable: bool = True, patience: float = PATIENCE) -> None:
-        settings = SETTINGS | ({} if durable else {"synchronous_commit": "off"})
+        settings = SETTINGS | SERVER_KEEPALIVES | ({} if durable else {"synchronous_commit": "off"})
         #: Called with the id of a queue when a notification says that the queue has messages.
         self.on_news: Callable[[int], None] = lambda queue: None
         #: Whether commits wait for the disk.

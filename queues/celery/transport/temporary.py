@@ -9,6 +9,8 @@ from queues.celery.transport.store_connection import StoreConnection
 LOCK_CLASS = 74660
 #: Seconds that a queue which goes with its last consumer stays when that has died without a word.
 PATIENCE = 60.0
+#: The same of the lock that the connection which declared an exclusive queue holds.
+OWNER_CLASS = 74661
 #: Seconds that such a queue waits for its first consumer, if it says nothing itself.
 UNTOUCHED = 86_400.0
 
@@ -19,8 +21,13 @@ def hold(database: StoreConnection, name: str, queue: int) -> bool:
     found = database.query("held", queue=queue, patience=PATIENCE)
     if not found:
         database.query("release", lock_class=LOCK_CLASS, queue=queue)
-        raise NoSuchQueue(name)
+        raise NoSuchQueue(name, "basic_consume")
     return bool(found[0][0])
+
+
+def own(database: StoreConnection, queue: int) -> bool:
+    """Have a queue for this connection alone; returns whether no other one has it."""
+    return bool(database.query("own", owner_class=OWNER_CLASS, queue=queue)[0][0])
 
 
 def release(database: StoreConnection, queue: int, auto_delete: bool) -> None:

@@ -42,6 +42,8 @@ POLL = 5.0
 SWEEP = 10.0
 #: Messages given to consumers before Celery's loop has its turn again.
 TURN = 50
+#: Queues and exchanges whose warnings are remembered, so as not to be repeated.
+MOST_TOLD = 10_000
 #: Seconds of that turn, at least.
 REST = 0.001
 
@@ -122,7 +124,7 @@ class Transport(base.Transport):
             end_with_database(self.database)
         self.exchanges = Exchanges(self.database, self.declared)
         self.inbox = Inbox()
-        self._dropped: set[str] = set()
+        self._told_once: set[tuple[str, str]] = set()
         self.foreign = frozenset(options.get("foreign_queues", ()))
         self._connected = True
         return self
@@ -151,16 +153,23 @@ class Transport(base.Transport):
         """Forget a connection that is lost, or that is another process's, which hears nothing of it."""
         self.close_connection(connection)
 
+    @property
+    def confirms(self) -> bool:
+        """Whether a publish outside transactions is answered by the database."""
+        return self._unconfirmed is None
+
     def flush(self) -> None:
         """Have stored what was published before without waiting."""
         if self._unconfirmed is not None:
             self._unconfirmed.flush()
 
-    def tell_dropped(self, queue: str) -> None:
-        """A message that was to be kept is dropped since its queue is not there: the log says so once a queue."""
-        if queue not in self._dropped:
-            self._dropped.add(queue)
-            logger.warning("there is no queue %r: messages published to it are dropped", queue)
+    def tell_once(self, text: str, *arguments: str) -> None:
+        """Log a warning, once for each first argument of its text."""
+        if (told := (text, arguments[0])) not in self._told_once:
+            if len(self._told_once) == MOST_TOLD:
+                self._told_once.clear()
+            self._told_once.add(told)
+            logger.warning(text, *arguments)
 
     # Channels.
 

@@ -7,20 +7,19 @@ away they wait, up to `MOST`; then `publish` waits. A process that ends stores w
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 
 import psycopg
 
+from queues import process_end
 from queues.celery.transport.declaring import Declared
 from queues.celery.transport.envelope import MessageRow
-from queues.celery.transport.errors import DatabaseUnavailable, NoSuchQueue, QueueIsFull
+from queues.celery.transport.errors import DatabaseUnavailable, NoSuchQueue, QueueIsFull, UnstorableTask
 from queues.celery.transport.publishing import ConnectionPublisher
 from queues.celery.transport.store_connection import StoreConnection
 from queues.engine.message import ROWS_PER_STATEMENT
@@ -43,8 +42,6 @@ YIELD, OFTEN = 0.00005, 0.002
 FIRST_RETRY, LONGEST_RETRY = 0.05, 2.0
 #: Seconds that the end of a connection or of the process waits for the database.
 PATIENCE = 10.0
-
-_publishers: weakref.WeakSet[UnconfirmedPublisher] = weakref.WeakSet()
 
 
 class UnconfirmedPublisher:
@@ -69,7 +66,7 @@ class UnconfirmedPublisher:
         self._stopping = False
         self._deadline = 0.0
         self._pid = os.getpid()
-        _publishers.add(self)
+        process_end.watch(self)
 
     def publish(self, rows: Sequence[MessageRow]) -> None:
         """Have messages stored soon; waits only while too many do."""
@@ -79,12 +76,17 @@ class UnconfirmedPublisher:
             self._wait_for(lambda: len(self._rows) < (MOST if self._away else MOST_AHEAD))
             waiting = bool(self._rows)
             self._rows.extend(rows)
-            if self._thread is None:
+            if (closed := self._stopping):  # another thread's call, or another end of the process, came later
+                self._deadline = time.monotonic() + PATIENCE
+            elif self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="fivewire publisher", daemon=True)
                 self._thread.start()
             if not waiting:
                 self._changed.notify_all()
-        if waiting and not self._away and (self._first or time.monotonic() - self._yielded > OFTEN):
+        if closed:
+            self._run()
+            self._tell_left()
+        elif waiting and not self._away and (self._first or time.monotonic() - self._yielded > OFTEN):
             time.sleep(YIELD)
             self._yielded = time.monotonic()
 
@@ -98,14 +100,22 @@ class UnconfirmedPublisher:
             raise DatabaseUnavailable(f"{len(self._rows)} messages wait for the database")
 
     def close(self) -> None:
-        """Store what waits, and end the thread. Says in the log what could not be stored."""
-        if self._pid != os.getpid() or self._thread is None:  # in a child it is the parent's to store
+        """Store what waits, and end the thread. Says in the log what could not be stored. What is published later is
+        stored by its caller."""
+        if self._pid != os.getpid():  # it is the parent's to store
             return
+        process_end.forget(self)
         with self._changed:
             self._stopping = True
             self._deadline = time.monotonic() + PATIENCE
             self._changed.notify_all()
-        self._thread.join(2 * PATIENCE)
+        if self._thread is not None:
+            self._thread.join(2 * PATIENCE)
+        self._tell_left()
+
+    close_at_end = close
+
+    def _tell_left(self) -> None:
         if left := len(self._rows) + self._storing:
             logger.error("%d messages could not be stored before the end", left)
 
@@ -169,17 +179,10 @@ class UnconfirmedPublisher:
         """Store some messages; what cannot be stored is left out, and told."""
         try:
             publisher.publish(rows)
-        except (NoSuchQueue, QueueIsFull, psycopg.DataError) as error:
+        except (NoSuchQueue, QueueIsFull, UnstorableTask) as error:
             if len(rows) == 1:
                 if rows[0].durable:
                     logger.error("a message for %r was not stored: %s", rows[0].queue, error)
                 return
             for row in rows:
                 self._store(publisher, [row])
-
-
-@atexit.register
-def close_all() -> None:
-    """Store what the publishers of this process have."""
-    for publisher in tuple(_publishers):
-        publisher.close()

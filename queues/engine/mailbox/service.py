@@ -14,6 +14,7 @@ delivered to two.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,11 @@ from queues.engine.rowwise import set_oldest_aside
 from queues.engine.settle.writer import GROWTH, SettlementWriter
 from queues.engine.statements import array
 
+logger = logging.getLogger(__name__)
+
+#: Seconds after which the log is told again of a queue that takes no letters; how many queues are remembered.
+TELL_AGAIN = 60.0
+MOST_TOLD = 1000
 #: One transaction's items and bytes, and the connections whose letters it stores: locks are not without end.
 MOST_ITEMS = 4000
 MOST_BYTES = 8 << 20
@@ -106,6 +112,8 @@ class MailboxService:
     _blamed: dict[Mailbox, Exception] = field(default_factory=dict)
     _strays: RateLimiter = field(default_factory=lambda: RateLimiter(STRAY_ACKS, STRAY_ACKS_A_SECOND))
     _patience: Patience = field(default_factory=Patience)
+    #: When (monotonic) the log was told of queues that take no letters.
+    _told: dict[str, float] = field(default_factory=dict)
     #: Since when (monotonic) something waits for the database.
     waiting_since: float | None = None
 
@@ -391,10 +399,20 @@ class MailboxService:
         wanting = dict.fromkeys(mailbox for mailbox in chain(named, everyone) if mailbox.wants)
         return list(islice(wanting, MOST_LOCALS))
 
+    def _tell_refused(self, exchange: Exchange) -> None:
+        """Say in the log which queues take no letters: their senders have no answer for a single letter."""
+        for queue, why in exchange.refused.items():
+            if self._told.get(queue, -TELL_AGAIN) + TELL_AGAIN < now():
+                if len(self._told) == MOST_TOLD:
+                    self._told.clear()
+                self._told[queue] = now()
+                logger.warning("letters of peers to the queue %r are dropped: %s", queue, why)
+
     def _deliver(self, exchange: Exchange) -> None:
         """After the commit."""
         self.counts.published += exchange.stored
         self.counts.dropped += exchange.dropped
+        self._tell_refused(exchange)
         self.counts.acknowledged += exchange.settled
         self.counts.stray_acks += exchange.stray
         for mailbox, news, claim in exchange.claims:

@@ -111,6 +111,8 @@ class Exchange:
         self.bodies: list[bytes] = []
         self.stored = 0
         self.dropped = 0
+        #: Queues that took no letters, and why.
+        self.refused: dict[str, str] = {}
         self.settled = 0
         #: Acknowledgements of letters that do not exist, which have no row in the audit chain.
         self.stray = 0
@@ -357,6 +359,8 @@ class Exchange:
         if not exists or full:
             ids = [forward.key.encode() for forward in some]
             await connection.run("unsee_letters", {"ids": ids})
+            name = destination.name.decode()
+            self.refused[name] = "it is full" if exists else "there is no such queue"
         if not exists or full or not reached:
             self.dropped += count
             return

@@ -17,7 +17,10 @@ from typing import Any, NamedTuple, Protocol
 from queues.engine.isolation import halves
 from queues.engine.message import MOST_ATTEMPTS, ROWS_PER_STATEMENT, Failure
 from queues.engine.statements import array
+from queues.texts import storable
 
+#: Characters of a dead letter's reason.
+LONGEST_ERROR = 10_000
 #: settle.sql's `keep`, by the queue's retention.
 KEPT = {"none": 0, "metadata": 1, "full": 2}
 
@@ -176,7 +179,7 @@ class Settlements:
         self.attempts.append(min(failure.attempts, MOST_ATTEMPTS))
         self.delays.append(failure.delay)
         self.tags.append(failure.tag)
-        self.errors.append(failure.error)
+        self.errors.append(None if failure.error is None else storable(failure.error, LONGEST_ERROR))
         self.refusals.append(failure.refuse)
 
     def add_ids(self, ids: Sequence[int], tags: Iterable[int | None] = (), attempts: Sequence[int] = ()) -> None:

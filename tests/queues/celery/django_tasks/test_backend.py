@@ -18,10 +18,12 @@ from django.dispatch import Signal
 from django.test import override_settings
 from django.utils import timezone
 
+from queues.api import InvalidAddress, InvalidMessage
 from queues.celery.consumers.engine_thread import EngineThread
 from queues.celery.django_tasks import backend
 from queues.celery.django_tasks.framework import (
     InvalidTask,
+    Task,
     TaskResult,
     TaskResultDoesNotExist,
     TaskResultMismatch,
@@ -35,7 +37,7 @@ from queues.celery.django_tasks.framework import (
 from queues.engine import StoreUnavailable
 from queues.models import Message, Queue, State, TaskRun
 from tests.queues.celery.django_tasks import sample
-from tests.queues.celery.django_tasks.conftest import StartWorker
+from tests.queues.celery.django_tasks.conftest import TASKS, StartWorker
 from tests.waiting import PATIENCE, wait_until
 
 
@@ -128,6 +130,55 @@ def test_a_tasks_result_must_be_json(start_worker: StartWorker) -> None:
     start_worker()
     result = finished(sample.unserializable.enqueue())
     assert result.errors[0].exception_class is TypeError
+
+
+@pytest.mark.parametrize("name", sample.UNSTORABLE)
+@pytest.mark.parametrize("task", [sample.give, sample.say], ids=["result", "error"])
+def test_a_task_whose_result_or_error_cannot_be_stored_fails_that_attempt(
+    start_worker: StartWorker, task: Task[..., Any], name: str
+) -> None:
+    start_worker("fragile", concurrency=1)
+    result = finished(task.using(backend="stubborn", queue_name="fragile").enqueue(name))
+    assert (result.status, result.attempts, len(result.errors)) == (TaskResultStatus.FAILED, 3, 3)
+    assert {error.exception_class for error in result.errors} <= {ValueError, RecursionError}
+    wait_until(lambda: Message.objects.get().state == State.DEAD, "it is a dead letter")
+    assert (Message.objects.get().error or "").startswith(("ValueError: ", "RecursionError: "))
+    assert finished(sample.add.using(queue_name="fragile").enqueue(1, 2)).return_value == 3  # its thread is free
+
+
+@pytest.mark.parametrize("task", [sample.fail_silently, sample.fail_at_length])
+def test_an_error_without_a_text_or_with_one_of_16_mib_counts_as_an_attempt(
+    start_worker: StartWorker, task: Task[..., Any]
+) -> None:
+    start_worker()
+    result = finished(task.enqueue())
+    assert (result.status, result.attempts) == (TaskResultStatus.FAILED, 1)
+    wait_until(lambda: Message.objects.get().state == State.DEAD, "it is a dead letter")
+    assert (Message.objects.get().error or "").startswith(("Silent: ", "ValueError: \ufffd"))
+
+
+def test_a_task_that_breaks_its_connection_ends_all_the_same(start_worker: StartWorker) -> None:
+    start_worker()
+    assert finished(sample.cut.enqueue()).return_value == 1
+
+
+@pytest.mark.parametrize("name", sample.UNSTORABLE)
+def test_arguments_that_cannot_be_stored_are_refused_in_words_within_the_callers_transaction(name: str) -> None:
+    with transaction.atomic():
+        with pytest.raises(InvalidMessage, match="arguments cannot be stored"):
+            sample.add.enqueue(sample.UNSTORABLE[name], 1)
+        with pytest.raises(InvalidMessage, match="arguments cannot be stored"):
+            sample.add.enqueue(1, b=sample.UNSTORABLE[name])
+        kept = sample.add.enqueue(1, 2)
+    assert [message.key for message in Message.objects.all()] == [kept.id]
+
+
+def test_a_queue_name_that_cannot_be_stored_is_refused_in_words() -> None:
+    with override_settings(TASKS={"default": TASKS["default"] | {"QUEUES": []}}), transaction.atomic():
+        for name in ("a\0b", "name-\udcff", "x" * 300):
+            with pytest.raises(InvalidAddress):
+                sample.add.using(queue_name=name).enqueue(1, 2)
+        assert not TaskRun.objects.exists()
 
 
 def test_a_queue_with_more_attempts_runs_a_failed_task_again(start_worker: StartWorker) -> None:

@@ -25,7 +25,9 @@ app = Celery(
 app.conf.update(
     broker_connection_retry_on_startup=True,
     worker_cancel_long_running_tasks_on_connection_loss=False,
-    broker_transport_options={"django_connection": alias} if (alias := os.environ.get("PROJECT_ALIAS")) else {},
+    broker_transport_options=(
+        {"django_connection": alias} if (alias := os.environ.get("PROJECT_ALIAS")) else {}
+    ) | ({"confirm_publish": False} if os.environ.get("PROJECT_UNCONFIRMED") else {}),
     task_send_sent_event=True,
 )
 app.conf.update(json.loads(os.environ.get("PROJECT_SETTINGS", "{}")))
@@ -47,6 +49,12 @@ def number(value: int) -> int:
 def total(values: list[int]) -> int:
     note("totals", sum(values))
     return sum(values)
+
+
+@app.task  # type: ignore[untyped-decorator]
+def echo(value: str, **_: str) -> str:
+    """Return a text."""
+    return value
 
 
 @app.task(bind=True, max_retries=3)  # type: ignore[untyped-decorator]

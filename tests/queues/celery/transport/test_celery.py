@@ -90,6 +90,15 @@ def test_a_revoked_task_does_not_run(
     assert lines(tmp_path, "numbers") == []
 
 
+def test_tasks_take_and_return_any_text_in_a_chain_too(app: Any, start_worker: StartWorker) -> None:
+    start_worker("-c", "1")
+    texts = ["a\0b", "name-\udcff", "😀\\u0000", "\0" * 5000]
+    single = [project.echo.delay(text, more=text) for text in texts]
+    chains = [(project.echo.s(text) | project.echo.s() | project.echo.s(more=text))() for text in texts]
+    assert [result.get(timeout=PATIENCE) for result in single] == texts
+    assert [result.get(timeout=PATIENCE) for result in chains] == texts
+
+
 def test_inspect_and_events_tell_of_the_workers(app: Any, start_worker: StartWorker, tmp_path: Path) -> None:
     first, second = start_worker("-c", "1", "-E"), start_worker("-c", "1", "-E")
     seen: set[str] = set()

@@ -131,7 +131,9 @@ def test_a_message_for_a_queue_that_is_not_there_is_dropped_and_one_that_is_mand
         producer.publish(1, routing_key="nowhere either", delivery_mode="transient")
         producer.publish(1, exchange="nothing is bound to it", routing_key="x")
     assert [record.getMessage() for record in caplog.records] == [
-        "there is no queue 'nowhere': messages published to it are dropped"
+        "there is no queue 'nowhere': messages published to it are dropped",
+        "a message to the exchange 'nothing is bound to it' is dropped, since no queue is bound to it for the routing "
+        "key 'x'",
     ]
     for exchange in ("", "nothing is bound to it"):
         with pytest.raises(ChannelError, match="NO_ROUTE"):

@@ -485,6 +485,21 @@ async def test_letters_enter_queues_and_topics(engine: Engine, key: int, store: 
     assert len(audit(store)) == 2
 
 
+async def test_letters_that_a_queue_does_not_take_are_told_by_the_log(
+    engine: Engine, key: int, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.queue("full", max_length=1)
+    alice = await Peer(engine, "alice", key).here()
+    for n in range(4):
+        name = b"full" if n % 2 else b"nowhere"
+        alice.room.take_in(Forward(alice.mailbox, f"m{n}", Destination("queue", name), b"{}"))
+        await alice.ask()
+    assert [record.getMessage() for record in caplog.records] == [
+        "letters of peers to the queue 'nowhere' are dropped: there is no such queue",
+        "letters of peers to the queue 'full' are dropped: it is full",
+    ]
+
+
 async def test_a_route_brings_messages_to_a_peer(engine: Engine, key: int, store: Store) -> None:
     store.queue("orders")
     bob = await Peer(engine, "bob", key).here()
