@@ -184,3 +184,19 @@ def test_a_body_is_read_by_a_json_serializer_of_the_projects_own(monkeypatch: py
     received = there_and_back(message())
     received.accept = {"application/json"}
     assert received.payload == ("own", b"[1]")
+
+
+@pytest.mark.parametrize("given", [{"at": "yesterday"}, {"at": "2026-11-20T00:00:00+00:00", "queue": "orders"}, "x"])
+def test_a_header_with_the_name_of_the_brokers_own_is_kept_apart_and_comes_back(given: object) -> None:
+    sent = message(headers={"task": "add", "dead-letter": given})
+    row = to_row("q", sent, "", "q")
+    assert "dead-letter" not in json.loads(row.headers)
+    assert there_and_back(sent).headers == {"task": "add", "dead-letter": given}
+    buried = json.loads(row.headers) | {"dead-letter": {"queue": "q"}}
+    received = from_row(row.payload, buried, row.content, 0, False, None, 1, "tag")
+    assert received.headers == {"task": "add", "dead-letter": {"queue": "q"}}
+
+
+def test_a_forged_envelope_is_read_without_its_headers() -> None:
+    received = from_row(b"[]", {"task": "add", "kombu": {"headers": 5}}, None, 0, True, None, 1, "tag")
+    assert received.headers == {"task": "add"}
