@@ -21,6 +21,7 @@ from queues.engine.cluster import reaper
 from queues.engine.database import connect
 from queues.engine.health import Health
 from queues.engine.statements import ALL
+from queues.etl.workspace import is_log
 from queues.models import EtlRun, Rollup
 from queues.operations import bulk
 from queues.settings import settings
@@ -91,6 +92,6 @@ def forget_old() -> None:
 def remove_log(path: str) -> None:
     """Remove a run's log if it is on this machine, and where logs are."""
     log = Path(path)
-    if path and log.is_relative_to(settings.DATA_DIR / "etl" / "logs"):
+    if path and is_log(log):
         with suppress(OSError):
             log.unlink()
