@@ -428,6 +428,17 @@ def test_an_output_that_cannot_be_written_is_told_by_its_name(etl: Etl, tmp_path
         etl.export()
 
 
+def test_an_output_with_checksums_beside_its_files_is_continued_and_loses_them(etl: Etl) -> None:
+    etl.finish(1)
+    etl.export()
+    for path in [path for path in etl.output.rglob("*") if path.is_file()]:
+        path.with_name(f".{path.name}.crc").write_bytes(b"crc\0\0\0\2\0wrong")
+    etl.finish(2)
+    etl.export(bodies="json", body_schema="a int")  # so that _schema.json is written in the place of another
+    assert list(etl.output.rglob("*.crc")) == []
+    assert etl.ids() == [1, 2]
+
+
 MARKS: list[Any] = [
     "yesterday", 5, None, [], {}, {"at": None}, {"at": 5}, {"at": "yesterday"}, {"at": "infinity"}, {"at": ""},
     {"at": "2026-13-45T25:61:61+00:00"}, {"at": "+294276-12-31T00:00:00+00:00"}, {"at": {"a": 1}}, {"at": "epoch"},

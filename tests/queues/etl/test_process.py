@@ -143,7 +143,8 @@ def test_an_error_of_the_first_run_is_told_with_its_cause(
 ) -> None:
     own = {**environment, "SPARK_CONF_DIR": str(tmp_path / "none")}  # so that classes would be archived
     etl.finish(1)
-    etl.sql("create function broken() returns boolean language plpgsql as $$ begin return 'nonsense'::date is null; end $$")
+    body = "begin return 'nonsense'::date is null; end"
+    etl.sql(f"create function broken() returns boolean language plpgsql as $$ {body} $$")
     try:
         etl.sql("alter table queues_archivedmessage rename to archived")
         etl.sql("create view queues_archivedmessage as select * from archived where broken() or size > 0")
