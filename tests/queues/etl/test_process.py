@@ -157,7 +157,7 @@ def test_an_error_of_the_first_run_is_told_with_its_cause(
     assert 'invalid input syntax for type date: "nonsense"' in err
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_ended_leaves_no_process_and_no_session(
     etl: Etl, environment: dict[str, str], tmp_path: Path, sign: signal.Signals
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from queues.etl.jar import driver_jar
 from queues.etl.job.config import Config
 from queues.etl.options import RunOptions, default_output
 from queues.management.commands.etl import ProgressLines
+from queues.management.shell import ended_by_sigterm
 from queues.models import EtlRun, EtlState
 from tests.process import Process
 from tests.queues.etl.conftest import config
@@ -432,3 +434,28 @@ def test_a_run_that_lasts_is_told_of_now_and_then() -> None:
     lines.EVERY = 0.0
     lines("messages", 2, 5)
     assert said[1].endswith("messages, 2 of about 5 rows")
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_run_ends_in_order_when_its_terminal_is_closed_or_it_is_told_to_end(
+    shell: Shell, play: Play, home: Path, sign: signal.Signals
+) -> None:
+    play(f"""
+        open({str(home / "pid")!r}, "w").write(str(os.getpid()))
+        os.kill(os.getppid(), {int(sign)})
+        time.sleep(100)
+    """)
+    ended = shell("etl", "run")
+    assert (ended.status, EtlRun.objects.get().state) == (1, EtlState.CANCELLED)
+    assert "was cancelled" in ended.err
+    assert not runs_still(int((home / "pid").read_text()))
+
+
+def test_a_command_that_ignores_a_closed_terminal_goes_on() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ended_by_sigterm():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
