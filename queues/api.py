@@ -26,7 +26,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 from queues.addresses import SYSTEMS, InvalidAddress, parse_address
 from queues.contents import NoSuchContent, canonical_msgpack
 from queues.engine.errors import QueueFull, QueueNotFound
-from queues.engine.message import statement_parts
+from queues.engine.message import DEAD_LETTER, statement_parts
 from queues.errors import BrokerError
 from queues.models import Content
 from queues.reach import Operation, Protocol, may_reach
@@ -278,6 +278,8 @@ def _headers(headers: object) -> str | None:
         return None
     if not isinstance(headers, Mapping) or not all(isinstance(name, str) for name in headers):
         raise TypeError("a message's headers are a dict with str keys")
+    if DEAD_LETTER in headers:
+        raise InvalidMessage(f"The header {DEAD_LETTER} is the broker's own: publish the message without it.")
     try:
         text = json_text(dict(headers))
     except (TypeError, ValueError) as error:

@@ -27,6 +27,11 @@ class Usage:
         used = total - (self.idle - earlier.idle) - (self.own - earlier.own)
         return min(1.0, max(0.0, used / total)) if total > 0 else 0.0
 
+    def own_share(self, earlier: Usage) -> float:
+        """These processes' use of the processors since an earlier look, from 0 to 1."""
+        total = self.total - earlier.total
+        return min(1.0, max(0.0, (self.own - earlier.own) / total)) if total > 0 else 0.0
+
 
 def seconds_of(processes: Iterable[psutil.Process]) -> float:
     """Processor seconds of these processes; nothing for one that has ended, or is another user's."""

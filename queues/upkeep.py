@@ -22,6 +22,7 @@ from queues.engine.cluster.periodic import notice_days, told_idle
 from queues.engine.database import connect
 from queues.engine.health import Health
 from queues.engine.statements import ALL
+from queues.etl.workspace import is_log
 from queues.models import EtlRun, Rollup
 from queues.operations import bulk
 from queues.settings import settings
@@ -95,6 +96,6 @@ def forget_old() -> None:
 def remove_log(path: str) -> None:
     """Remove a run's log if it is on this machine, and where logs are."""
     log = Path(path)
-    if path and log.is_relative_to(settings.DATA_DIR / "etl" / "logs"):
+    if path and is_log(log):
         with suppress(OSError):
             log.unlink()

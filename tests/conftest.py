@@ -150,6 +150,7 @@ SPARK_FILES = (
     "rigs/etl_soak/test_soak.py", "queues/etl/test_process.py", "browser/test_etl.py",
     "brokersite/rigs/bench/test_export.py", "queues/etl/test_export.py", "queues/etl/test_rollups.py",
     "queues/etl/test_compaction.py", "queues/etl/test_verdict.py", "queues/etl/test_class_archive.py",
+    "queues/etl/test_reading.py",
 )  # fmt: skip
 
 #: Compiling what runs once costs more than it saves.

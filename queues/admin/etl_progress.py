@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from queues.etl.workspace import is_log
 from queues.models import EtlRun, EtlState
-from queues.settings import settings
 from queues.times import duration
 
 #: The stages of a run, in order; one that has nothing to do may be left out.
@@ -102,7 +102,7 @@ def log_tail(run: EtlRun) -> str:
     if not run.log:
         return ""
     path = Path(run.log)
-    if run.host != socket.gethostname() or not path.is_relative_to(settings.DATA_DIR / "etl" / "logs"):
+    if run.host != socket.gethostname() or not is_log(path):
         return f"It is on {run.host}: {run.log}"
     try:
         with path.open("rb") as stream:

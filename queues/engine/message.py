@@ -57,6 +57,10 @@ Message = tuple[int, bytes, int, Detail | None]
 Delivery = tuple[int, bytes, int, Detail | None]
 
 
+#: The header in which the broker tells why a message became a dead letter. No publisher's headers have it.
+DEAD_LETTER = "dead-letter"
+
+
 @dataclass(slots=True)
 class DetailedMessage:
     """A message to publish that carries more than a body. Times are seconds from now, 0 is none; `due` is a moment.

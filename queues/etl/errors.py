@@ -67,5 +67,9 @@ class TimedOut(EtlError):
     """The run took longer than BROKER_ETL_TIMEOUT allows and was ended; the next goes on from the last complete one."""
 
 
+class SparkFailed(EtlError):
+    """Spark has failed."""
+
+
 class JobDied(EtlError):
     """The Spark process died."""

@@ -14,6 +14,7 @@ from queues.database import connection_parameters, defaults_for_hosts
 from queues.etl.errors import InvalidOptions
 from queues.etl.jar import driver_jar
 from queues.etl.job.config import BODIES, VERIFY, Config
+from queues.models import EtlRun, EtlState
 from queues.settings import settings
 
 
@@ -64,10 +65,12 @@ def config_for(run: int, output: str, options: RunOptions, progress: Path, using
     given = connection_parameters(using)
     parameters = {name: str(value) for name, value in (given | defaults_for_hosts(given)).items()}
     jar = driver_jar(settings.BROKER_ETL_JDBC_JAR)
+    done = EtlRun.objects.using(using).filter(output=output, state=EtlState.SUCCEEDED)
     return Config(
         run=run, output=output, master=settings.SPARK_MASTER, database=parameters, jar=str(jar) if jar else None,
         driver_memory=settings.BROKER_ETL_DRIVER_MEMORY, executor_memory=settings.BROKER_ETL_EXECUTOR_MEMORY,
         readers=settings.BROKER_ETL_READERS, archive_days=settings.BROKER_ARCHIVE_DAYS,
         compact_files=settings.BROKER_ETL_COMPACT_FILES, busy_percent=settings.BROKER_ETL_BUSY_PERCENT,
-        progress=str(progress), classes=str(settings.DATA_DIR.absolute() / "etl" / "classes"), **options.dump(),
+        progress=str(progress), classes=str(settings.DATA_DIR.absolute() / "etl-classes"), **options.dump(),
+        previous=done.values_list("window_to", flat=True).first() or "",
     )  # fmt: skip

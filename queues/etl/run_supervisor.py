@@ -49,6 +49,7 @@ class RunSupervisor:
         self.options = RunOptions.load(run.options)
         #: Is given the progress, too.
         self.show: Callable[[str, int, int], None] | None = None
+        self._progress: tuple[str, int, int] | None = None
         self._waiting: dict[str, Any] = {}
         self._warnings: list[str] = []
         self._written = 0.0
@@ -77,8 +78,12 @@ class RunSupervisor:
 
     def _note(self, stage: str, done: int, total: int) -> None:
         self.set(stage=stage, done=done, total=total)
-        if self.show is not None:
-            self.show(stage, done, total)
+        self._progress = (stage, done, total)
+        self._show()
+
+    def _show(self) -> None:
+        if self.show is not None and self._progress is not None:
+            self.show(*self._progress)
 
     def set(self, **fields: Any) -> None:
         """Have fields of the row written with its next heartbeat."""
@@ -88,6 +93,7 @@ class RunSupervisor:
         """What there is to do while the job goes on. Raises TimedOut or Cancelled."""
         if monotonic() - self._started > settings.BROKER_ETL_TIMEOUT:
             raise TimedOut
+        self._show()
         self.write_progress()
 
     def write_progress(self) -> None:

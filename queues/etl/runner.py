@@ -17,19 +17,17 @@ from time import sleep
 from typing import IO, Any
 
 import django
-import psutil
 
 from queues import childprocess
 from queues.etl.errors import JobDied, TimedOut
-from queues.etl.workspace import workspace
+from queues.etl.job.family import kill
+from queues.etl.workspace import logs, workspace
 from queues.settings import settings
 
 #: The module that the child process runs.
 JOB = "queues.etl.job"
 #: Seconds between two looks at the job.
 LOOK_EVERY = 0.1
-#: Seconds that a job has to end when it is asked to.
-GRACE = 5.0
 #: Variables of the environment that Spark, Java, Python, libpq and their clients of file systems get.
 PASSED_ON = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TERM", "LD_LIBRARY_PATH", "JAVA_HOME",
@@ -97,25 +95,15 @@ class JobProcess:
         return lines[-1].strip() if lines else ""
 
     def end(self) -> None:
-        """End it and all that it has started, at once if it does not by itself."""
-        try:
-            family = [psutil.Process(self._process.pid), *psutil.Process(self._process.pid).children(recursive=True)]
-        except psutil.NoSuchProcess:
-            family = []
-        for sign in (signal.SIGTERM, signal.SIGKILL):
-            for member in family:
-                try:
-                    member.send_signal(sign)
-                except psutil.NoSuchProcess:
-                    continue
-            _, family = psutil.wait_procs(family, GRACE)
+        """End it and all that it has started."""
+        kill(self._process.pid)
         self._process.wait()
 
 
 @contextmanager
 def job_process(run_id: int, config_text: Any) -> Iterator[JobProcess]:
     """The job of a run, which ends with this context. `config_text` makes its configuration, given where to tell."""
-    log = settings.DATA_DIR / "etl" / "logs" / f"{run_id}.log"
+    log = logs() / f"{run_id}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.parent.chmod(0o700)  # Spark's words may have what messages say
     with workspace() as (directory, holder):

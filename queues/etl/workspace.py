@@ -1,4 +1,4 @@
-"""The temporary files of a run and its Spark: a directory that is gone after the run, however that has ended."""
+"""The files of a run beside its output: its log; and temporary ones, in a directory that is gone after the run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from queues.settings import settings
+
 PREFIX = "fivewire-etl-run-"
 #: Seconds for which a directory without a holder may be about to get one.
 FRESH = 60.0
+
+
+def logs() -> Path:
+    """The directory of the runs' logs, which is no part of an output."""
+    return settings.DATA_DIR / "etl-logs"
+
+
+def is_log(path: Path) -> bool:
+    """Whether this is a run's log on this machine; earlier ones lie in the default output."""
+    return path.is_relative_to(logs()) or path.is_relative_to(settings.DATA_DIR / "etl" / "logs")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import math
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -171,12 +172,18 @@ def progress(stream: OutputWrapper, verb: str) -> Iterator[Callable[[int], None]
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM interrupts like Ctrl-C, so that what a command has made is removed."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """SIGTERM interrupts like Ctrl-C, so that what a command has made is removed; so does SIGHUP, of a terminal that is
+    closed. What is ignored stays so, and a thread of another program has no signals."""
+    numbers = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        if before[number] != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def table(heads: Sequence[str], rows: Rows) -> str:

@@ -236,6 +236,15 @@ def test_a_refused_publish_does_not_spoil_the_callers_transaction(wrong: Any, er
     assert Message.objects.filter(queue__name="orders").count() == 1
 
 
+@pytest.mark.parametrize("value", [{"at": "yesterday"}, {}, None])
+def test_the_brokers_own_header_is_refused_whatever_it_says(value: object) -> None:
+    queue = make_queue()
+    for publishing in (publish, lambda *a, **k: publish_many("orders", [Outgoing(body=b"x", **k)])):
+        with pytest.raises(InvalidMessage, match="The header dead-letter is the broker's own"):
+            publishing("orders", b"x", headers={"a": 1, "dead-letter": value})
+    assert not Message.objects.filter(queue=queue).exists()
+
+
 # Topics and routes.
 
 

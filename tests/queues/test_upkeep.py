@@ -115,7 +115,7 @@ def test_old_bulk_operations_are_forgotten_and_those_under_way_never(
 def test_old_runs_and_figures_are_forgotten(settings) -> None:
     settings.BROKER_ETL_RUN_DAYS, settings.BROKER_ROLLUP_DAYS = 10, 20
     now = timezone.now()
-    logs = project.DATA_DIR / "etl" / "logs"
+    logs = project.DATA_DIR / "etl-logs"
     logs.mkdir(parents=True, exist_ok=True)
     outside = project.DATA_DIR / "not-a-log"
     for age, name in ((9, logs / "recent.log"), (11, logs / "old.log"), (11, outside)):

@@ -2,8 +2,9 @@
 
 The body is the payload, byte for byte, and the headers are the headers; what else AMQP has stands in the header
 ``kombu``, as far as it is not what nearly all messages have: five values fewer to write, store and read a task. So a
-task looks in the admin as it is. Its content type is Celery's, which no other protocol can give to a message: whatever
-else a queue has is no task, whatever its headers say.
+task looks in the admin as it is. A header with the name of the broker's own, ``dead-letter``, stands there too. The
+content type is Celery's, which no other protocol can give to a message: whatever else a queue has is no task, whatever
+its headers say.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from kombu.transport.base import Message as BaseMessage
 from kombu.utils import json as kombu_json
 
 from queues.celery.transport.errors import UnstorableTask
-from queues.engine.message import Content
+from queues.engine.message import DEAD_LETTER, Content
 from queues.texts import DEEPEST, json_text, shown, storable
 
 #: The key of AMQP's other properties in the headers column.
@@ -112,6 +113,9 @@ def to_row(queue: str, message: dict[str, Any], exchange: str, routing_key: str)
         own["exchange"] = exchange
     if (body := (message["content-type"], message["content-encoding"])) != BODY:
         own["content_type"], own["content_encoding"] = body
+    if DEAD_LETTER in headers:
+        own["headers"] = {DEAD_LETTER: headers[DEAD_LETTER]}
+        headers = {name: value for name, value in headers.items() if name != DEAD_LETTER}
     delay, priority = _seconds_until(headers.get("eta")), _priority(properties.get("priority"))
     return MessageRow(
         queue,
@@ -136,9 +140,11 @@ def from_row(
     """
     if content != Content.CELERY and not foreign:
         raise Unreadable("it was not published by a Celery client")
-    headers = dict(headers or ())  # Celery writes to it
-    own = headers.pop(OWN, None)
+    own = (headers or {}).get(OWN)
     own = own if isinstance(own, dict) else {}
+    kept = own.get("headers")
+    headers = {**(kept if isinstance(kept, dict) else {}), **(headers or {})}  # Celery writes to it
+    headers.pop(OWN, None)
     for name, value in headers.items():
         if type(value) not in UNCHANGED:
             headers[name] = _revived(value)

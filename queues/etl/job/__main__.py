@@ -8,16 +8,19 @@ import traceback
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from queues.etl.errors import EtlError
+from queues.etl.errors import EtlError, SparkFailed
 from queues.etl.job.class_archive import class_archive
 from queues.etl.job.config import Config
 from queues.etl.job.database import JobConnection
-from queues.etl.job.pacing import paced
+from queues.etl.job.failures import failures_named
+from queues.etl.job.pacing import others_are_busy, paced
 from queues.etl.job.progress import ProgressFile
 from queues.etl.job.session import session
+from queues.etl.job.size import is_small
 from queues.etl.job.stages import ExportJob
 
-#: A run on this machine takes what processor time the broker leaves.
+#: A large run on this machine takes what processor time the broker leaves. A small one, which starts Java for little
+#: work, would not come to its end so while others are busy: it is paused only.
 NICENESS = 10
 #: The file by which Linux shares the processors among sessions first; niceness counts only within one.
 SESSION = Path("/proc/self/autogroup")
@@ -37,25 +40,29 @@ def run(config: Config, progress: ProgressFile) -> None:
         database = JobConnection(config.database)
         stack.callback(database.close)
         database.lock(config.output)
-        if config.master.startswith("local"):
-            stack.enter_context(paced(config.busy_percent))
+        small = is_small(database, config)
+        if not small:
+            step_back()
+        stack.enter_context(paced(config.busy_percent if config.master.startswith("local") else 100))
         archive = stack.enter_context(class_archive(config))
         with progress.stage("starting Spark"):
-            spark = stack.enter_context(session(config, archive.java_options if archive else ""))
-        result = ExportJob(config, spark, database, progress).run()
+            spark = stack.enter_context(session(config, archive.java_options if archive else "", small))
+        with failures_named():
+            result = ExportJob(config, spark, database, progress).run()
         progress.tell(result=result)
         if archive is not None:
-            archive.complete = result["tables"]["messages"]["rows_out"] > 0
+            used = result["tables"]["messages"]["rows_out"] > 0
+            archive.complete = used and not (small and others_are_busy())
 
 
 def main() -> None:
-    step_back()
     config = Config.take(Path(sys.argv[1]))
     progress = ProgressFile(config.progress)
     try:
         run(config, progress)
     except EtlError as error:
-        traceback.print_exc()
+        if not isinstance(error, SparkFailed):
+            traceback.print_exc()
         progress.tell(error=str(error))
         sys.exit(1)
     except Exception as error:

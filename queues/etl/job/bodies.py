@@ -22,9 +22,16 @@ def msgpack_to_json(body: bytes | None) -> str | None:
         return None
     try:
         value = unpackb(bytes(body), strict_map_key=False)
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_bytes)
+        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_bytes)
+        # JSON has neither NaN nor infinities.
+        return text if "N" not in text and "I" not in text else _finite(text)
     except (ValueError, TypeError, RecursionError):
         return None
+
+
+def _finite(text: str) -> str:
+    value = json.loads(text, parse_constant=lambda name: None)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _bytes(value: Any) -> Any:

@@ -98,6 +98,8 @@ def class_archive(config: Config) -> Iterator[ClassArchive | None]:
     if path is None:
         yield None
         return
+    # Earlier versions had it in the default output.
+    shutil.rmtree(path.parent.with_name("etl") / "classes", ignore_errors=True)
     archive = ClassArchive(path, None if path.exists() else Path(tempfile.gettempdir()) / path.name)
     try:
         yield archive

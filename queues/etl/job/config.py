@@ -16,7 +16,8 @@ VERIFY = ("all", "none")
 class Config:
     """One run. Sizes are bytes; `database` is what `psycopg.connect` takes.
 
-    `classes`: the directory for the archive of Java's classes; empty: there is none.
+    `classes`: the directory for the archive of Java's classes; empty: there is none. `previous`: the snapshot at the
+    end of the last run into this output that succeeded, as far as the broker knows; empty: none.
     """
 
     run: int
@@ -36,6 +37,7 @@ class Config:
     busy_percent: int = 100
     progress: str = ""
     classes: str = ""
+    previous: str = ""
 
     def text(self) -> str:
         """The text of the file."""

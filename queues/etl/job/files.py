@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
 from queues.etl.errors import OutputUnusable
 
@@ -52,6 +54,20 @@ class Files:
             self.is_local = str(self._fs.getScheme()) == "file"
         except Py4JJavaError as error:
             raise OutputUnusable(f"{output}: {_reason(error)}") from error
+        if self.is_local:
+            self._leave_checksums()
+
+    def _leave_checksums(self) -> None:
+        """Use the local file system without Hadoop's checksums, files beside the data that some readers do not pass
+        over; and remove those of earlier versions. The one that is looked at first is removed last."""
+        with suppress(Py4JError):  # another class, of an operator's choice, has no such method
+            self._fs = self._fs.getRaw()
+        first = Path(self.root) / "._schema.json.crc"
+        if first.exists():
+            for path in Path(self.root).rglob(".*.crc"):
+                if path != first:
+                    path.unlink(missing_ok=True)
+            first.unlink(missing_ok=True)
 
     def url(self, path: str) -> str:
         """A path's URL for Spark."""

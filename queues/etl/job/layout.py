@@ -2,7 +2,9 @@
 
 `queue=NAME` must come back as NAME when a reader decodes it, and as text: Spark takes a directory `queue=007` for the
 number 7 and decodes each %XX as one character. So ASCII that is not plain is percent-encoded, other characters stay
-as they are, and a name that looks like a number or a time has its first character encoded.
+as they are, and a name that looks like a number or a time has its first ASCII character encoded. That does not help
+with readers that decode first, and with Spark for times and for names of digits that are not ASCII: docs/reading.md has
+the lines that read text.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ RUNS, STAGING = "_runs", "_staging"
 LONGEST = 200
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.~@+,-]|[^\x00-\x7f]")
-#: Names that readers would take for a number, a date, a time or null.
+#: Names that readers would take for a number, a date, a time or null; Java has digits of every script, and 0x1p3.
 _LOOKS_LIKE_A_VALUE = re.compile(
-    r"[-+.0-9][-+.:0-9TZEDFL _]*|nan|infinity|null|true|false|__HIVE_DEFAULT_PARTITION__", re.IGNORECASE
+    r"[-+.\d][-+.:\dTZEDFL _]*|[-+]?0x[\da-f.]*(p[-+]?\d*)?[fdl]?|[-+]?(nan|inf|infinity)|null|true|false|epoch|now"
+    r"|today|tomorrow|yesterday|__HIVE_DEFAULT_PARTITION__",
+    re.IGNORECASE,
 )
 
 
@@ -28,7 +32,7 @@ def encoded(name: str) -> str:
     """A name as a part of a path. Longer ones are cut, and end in `~` and sixteen digits of their SHA-256."""
     text = "".join(character if _PLAIN.match(character) else f"%{ord(character):02X}" for character in name)
     if _LOOKS_LIKE_A_VALUE.fullmatch(name) and not text.startswith("%"):
-        text = f"%{ord(name[0]):02X}{text[1:]}"
+        text = re.sub(r"[\x00-\x7f]", lambda found: f"%{ord(found[0]):02X}", text, count=1)
     if len(text.encode()) <= LONGEST:
         return text
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]

@@ -3,8 +3,9 @@
 Low priority does not do it. A job that takes each moment in which the broker waits for the disk makes it wait for a
 processor afterwards, and that costs a broker at full pace a sixth of what it moves.
 
-``python -m queues.etl.job.pacing PERCENT BUSY`` paces the processes that its parent has started, until that ends. The
-parent cannot do it: killed while they are stopped, it would leave them so, with what they hold of the database.
+``python -m queues.etl.job.pacing PARENT PERCENT BUSY FLOOR`` paces the processes that its parent has started, until
+that ends. The parent cannot do it: killed while they are stopped, it would leave them so, with what they hold of the
+database. When the parent has ended without ending it, it ends all that the parent has left of its session.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from types import FrameType
 
 import psutil
 
+from queues.etl.job.family import descendants, kill
 from queues.processors import BUSY, usage
 
 #: Seconds of a turn, of which a paced job works a part; and between two looks at what others use.
 TURN = 0.1
 LOOK = 1.0
+#: The share of the machine's processor time that a job gets before it is paused, so that no load starves it.
+FLOOR = 0.25
 
 
 @contextmanager
@@ -44,9 +48,10 @@ def _go_on(process: psutil.Process) -> None:
         process.resume()
 
 
-def pace(parent: int, percent: int, busy: float) -> None:
-    """Have what a process has started work so much of the time while others use this share, until it ends."""
-    pauses, family = False, _family(parent)
+def pace(parent: int, percent: int, busy: float, floor: float) -> None:
+    """Have what a process has started work so much of the time while others use the share `busy` and it has used the
+    share `floor`, until it ends."""
+    pauses, family, session = False, descendants(parent), os.getsid(0)
     before, turns = usage(family), 0
     while os.getppid() == parent:
         if not pauses:
@@ -58,26 +63,26 @@ def pace(parent: int, percent: int, busy: float) -> None:
         turns += 1
         if turns * TURN >= LOOK:
             now = usage(family)
-            pauses = now.share_of_others(before) >= busy
-            family = _family(parent)
+            pauses = percent < 100 and now.share_of_others(before) >= busy and now.own_share(before) >= floor
+            family = descendants(parent)
             before, turns = usage(family), 0
+    if session == parent:  # else it is not the job's own
+        kill(session, family)
 
 
-def _family(parent: int) -> list[psutil.Process]:
-    """All that a process has started but this one."""
-    try:
-        return [one for one in psutil.Process(parent).children(recursive=True) if one.pid != os.getpid()]
-    except psutil.NoSuchProcess:
-        return []
+def others_are_busy(busy: float = BUSY, seconds: float = 0.5) -> bool:
+    """Whether others than this process and what it has started use most of the machine, seen for a moment."""
+    family = [psutil.Process(), *descendants(os.getpid())]
+    before = usage(family)
+    time.sleep(seconds)
+    return usage(family).share_of_others(before) >= busy
 
 
 @contextmanager
-def paced(percent: int, busy: float = BUSY) -> Iterator[None]:
-    """Child processes are paced while the context lasts."""
-    if percent >= 100:
-        yield
-        return
-    pacer = subprocess.Popen([sys.executable, "-m", __spec__.name, str(percent), str(busy)], stdin=subprocess.DEVNULL)
+def paced(percent: int, busy: float = BUSY, floor: float = FLOOR) -> Iterator[None]:
+    """Child processes are paced while the context lasts, and end with this process, however that ends."""
+    words = [str(os.getpid()), str(percent), str(busy), str(floor)]
+    pacer = subprocess.Popen([sys.executable, "-m", __spec__.name, *words], stdin=subprocess.DEVNULL)
     threading.Thread(target=_outlive, args=(pacer,), name="outlive-pacer", daemon=True).start()
     try:
         yield
@@ -89,19 +94,19 @@ def paced(percent: int, busy: float = BUSY) -> Iterator[None]:
 def _outlive(pacer: subprocess.Popen[bytes]) -> None:
     """Continue processes that a killed pacer has stopped."""
     pacer.wait()
-    for process in _family(os.getpid()):
+    for process in descendants(os.getpid()):
         _go_on(process)
 
 
 def main() -> None:
-    parent = os.getppid()
+    parent, percent, busy, floor = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
 
     def end(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sys.exit(0)
 
     signal.signal(signal.SIGTERM, end)
-    pace(parent, int(sys.argv[1]), float(sys.argv[2]))
+    pace(parent, percent, busy, floor)
 
 
 if __name__ == "__main__":

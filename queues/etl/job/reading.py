@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 from queues.etl.job import schema
 from queues.etl.job.bodies import with_bodies, with_content_names
 from queues.etl.job.database import ROWS_PER_QUERY, SESSION_SETTINGS, Chain, Cuts, JobConnection
-from queues.etl.job.times import from_seconds
+from queues.etl.job.times import from_seconds, told_time
 from queues.etl.job.window import Window
 
 if TYPE_CHECKING:
@@ -46,10 +46,11 @@ RANGES = """(select s.first + low as id, s.queue_id, s.outcome, s.producer_id, c
 NEVER = ("due_at", "key", "headers", "body", "body_json", "result", "result_json")
 AUDIT = """(select chain_id, seq, at, event, record_id as id, sender, recipient, encode(hash, 'hex') as hash
     from queues_audit) as audit"""
-# Messages of a dead letter queue have the reason in a header; those dead in their own queue in the row.
+# Messages of a dead letter queue have the reason in a header; those dead in their own queue in the row. The time of the
+# header is cast by Spark, to which a text that is no time is null.
 LIVE = """(select m.id as place, m.segment, coalesce(m.origin_id, m.id) as id, m.queue_id, m.state, m.attempts,
     m.producer_id, m.published_at, m.due_at,
-    coalesce(m.dead_at, (m.headers->'dead-letter'->>'at')::timestamptz) as dead_at,
+    m.dead_at, m.headers->'dead-letter'->>'at' as moved_at,
     case when m.state not in (3, 4) then m.headers->'dead-letter'->>'queue' end as moved_from,
     case when m.state in (3, 4) then m.error else m.headers->'dead-letter'->>'error' end as dead_reason,
     octet_length(m.payload) as size, m.key, statement_timestamp() as seen_at from queues_openmessage m) as live"""
@@ -191,7 +192,8 @@ def live(reader: Reader, cuts: Sequence[int], queues: dict[int, str], keys: dict
     ends = [*(cut - 1 for cut in cuts), LAST_ID]
     rows = reader.table(LIVE, [_live_between(low, high) for low, high in zip(edges, ends, strict=True)])
     named = (
-        rows.withColumn("state", _label(f.col("state"), STATES))
+        rows.withColumn("dead_at", f.coalesce("dead_at", told_time("moved_at", "seen_at")))
+        .withColumn("state", _label(f.col("state"), STATES))
         .withColumn("attempts", f.col("attempts").cast("int"))
         .withColumn("queue_name", _name(queues, "queue_id"))
         .withColumn("producer", _name(keys, "producer_id"))

@@ -26,6 +26,8 @@ PERCENTILES = (50, 95, 99)
 #: Names in a list of those that did most.
 TOP = 10
 UNKNOWN = "unknown"
+#: Characters of a queue's name, at most.
+LONGEST_QUEUE = 255
 
 
 def compute(spark: SparkSession, files: Files, run: int, hours: Iterable[str]) -> DataFrame:
@@ -74,14 +76,15 @@ def _queue(name: str, number: str) -> Column:
 
 def _dead(spark: SparkSession, files: Files, finished: DataFrame, hours: Sequence[datetime]) -> DataFrame:
     """Dead letters of these hours: those that lie there, and finished ones whose headers were kept."""
-    header = f.from_json("headers", "`dead-letter` struct<queue string, error string, at timestamp>")["dead-letter"]
-    told = finished.select("id", header.alias("told")).where("told.at is not null")
-    past = told.select("id", f.col("told.queue").alias("queue"), f.col("told.error").alias("reason"), "told.at")
+    header = f.from_json("headers", "`dead-letter` struct<queue string, error string, at string>")["dead-letter"]
+    told = finished.select("id", "finished_at", header.alias("told")).select("id", "finished_at", "told.*")
+    at = times.told_time("at", "finished_at")
+    past = told.select("id", "queue", f.col("error").alias("reason"), at.alias("at")).where("at is not null")
     rows = _live(spark, files) if files.names(LIVE) else _nothing(spark, schema.LIVE)
     now = rows.where("dead_at is not null").select(
         "id", f.col("dead_queue").alias("queue"), f.col("dead_reason").alias("reason"), f.col("dead_at").alias("at")
     )
-    everything = now.unionByName(past).where("queue is not null").dropDuplicates(["id", "at"])
+    everything = now.unionByName(past).where(f.length("queue") <= LONGEST_QUEUE).dropDuplicates(["id", "at"])
     everything = everything.withColumn("hour", times.hour(f.col("at")))
     return everything.where(f.col("hour").isin(list(hours)))
 

@@ -30,6 +30,13 @@ COMPILER = (
     "-XX:Tier4BackEdgeThreshold=800000"
 )
 
+#: A small run ends before the optimizing compiler, or the classes that Spark writes for its queries, have been of use.
+SMALL_COMPILER = "-XX:TieredStopAtLevel=1"
+FEW_ROWS = {
+    "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "1",
+}  # fmt: skip
+
 CHECKOUT = Path(__file__).resolve().parents[3]
 
 #: Modules that run in the executors' Python; no other module of the project is needed there.
@@ -40,12 +47,14 @@ SHIPPED = (
 )  # fmt: skip
 
 
-def settings(config: Config, java_options: str = "") -> dict[str, str]:
+def settings(config: Config, java_options: str = "", small: bool = False) -> dict[str, str]:
     """Spark's settings for a run; all others come from the operator's spark-defaults.conf.
 
     `java_options` are further ones of the driver's Java.
     """
+    compiler = SMALL_COMPILER if small else COMPILER
     found = {
+
         "spark.driver.memory": f"{config.driver_memory // 2**20}m",
         "spark.executor.memory": f"{config.executor_memory // 2**20}m",
         "spark.cores.max": str(config.readers),
@@ -58,8 +67,8 @@ def settings(config: Config, java_options: str = "") -> dict[str, str]:
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.sources.partitionOverwriteMode": "static",
         # Its temporary files go where the job's do. Where it puts shuffled rows is still the operator's to say.
-        "spark.driver.defaultJavaOptions": f'-Djava.io.tmpdir="{tempfile.gettempdir()}" {COMPILER} {java_options}',
-        "spark.executor.defaultJavaOptions": COMPILER,
+        "spark.driver.defaultJavaOptions": f'-Djava.io.tmpdir="{tempfile.gettempdir()}" {compiler} {java_options}',
+        "spark.executor.defaultJavaOptions": compiler,
         # Fewer queues: a file each is open at a time. As many, or more: rows are sorted first, which costs a quarter.
         "spark.sql.maxConcurrentOutputFileWriters": "8",
         "spark.sql.shuffle.partitions": str(config.readers),
@@ -70,6 +79,7 @@ def settings(config: Config, java_options: str = "") -> dict[str, str]:
         "spark.executor.heartbeatInterval": "2s",
         "spark.sql.debug.maxToStringFields": "100",
         "spark.executorEnv.LC_ALL": "C.UTF-8",
+        **(FEW_ROWS if small else {}),
     }
     if config.jar is not None:
         found["spark.jars"] = config.jar
@@ -88,11 +98,11 @@ def _umask() -> int:
 
 
 @contextmanager
-def session(config: Config, java_options: str = "") -> Iterator[SparkSession]:
+def session(config: Config, java_options: str = "", small: bool = False) -> Iterator[SparkSession]:
     """A session on the master that the configuration names, while the context lasts. Raises NoJava, NoSpark."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with tempfile.TemporaryDirectory(prefix="fivewire-etl-") as directory:
-        spark = _start(config, java_options)
+        spark = _start(config, settings(config, java_options, small))
         try:
             spark.sparkContext.setLogLevel("WARN")
             spark.sparkContext.addPyFile(str(_pack(Path(directory))))
@@ -101,11 +111,11 @@ def session(config: Config, java_options: str = "") -> Iterator[SparkSession]:
             spark.stop()
 
 
-def _start(config: Config, java_options: str) -> SparkSession:
+def _start(config: Config, given: dict[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(f"fivewire etl {config.run}").master(config.master)
-    for name, value in settings(config, java_options).items():
+    for name, value in given.items():
         builder = builder.config(name, value)
     try:
         spark: SparkSession = builder.getOrCreate()

@@ -33,3 +33,13 @@ def hour(time: Column) -> Column:
 def from_seconds(seconds: Column) -> Column:
     """The time so many seconds after 1970, given as a double, to the microsecond."""
     return f.timestamp_micros(f.floor(seconds * 1e6 + 0.5))
+
+
+#: A time as PostgreSQL writes it into JSON.
+TOLD = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?[+-][0-9]{2}:[0-9]{2}$"
+
+
+def told_time(text: str, until: str) -> Column:
+    """The time that a column of a header's texts tells; null for another text, and for a time after that of `until`."""
+    time = f.when(f.col(text).rlike(TOLD), f.col(text)).try_cast("timestamp")
+    return f.when(time <= f.col(until), time)

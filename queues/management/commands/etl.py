@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
+from django.template.defaultfilters import filesizeformat
 
 from queues.errors import BrokerError
 from queues.etl import runs
 from queues.etl.job.config import BODIES
 from queues.etl.options import RunOptions
-from queues.management.shell import REFUSED, SubcommandCommand, bar, moment, number, terminal_line
+from queues.management.shell import REFUSED, SubcommandCommand, bar, ended_by_sigterm, moment, number, terminal_line
 from queues.models import EtlRun, EtlState
 
 
@@ -58,19 +62,33 @@ class Command(SubcommandCommand):
             return self.say_values(options["json"], _values(runs.start(chosen)))
         made = runs.create(chosen)
         try:
-            with terminal_line(self.stderr) as show:
-                ended = runs.run(made, lambda *progress: show(_progress_text(*progress)))
+            with ended_by_sigterm(), self._progress(options["json"]) as show:
+                ended = runs.run(made, show)
         except KeyboardInterrupt:
             raise CommandError(f"Run {made.pk} was cancelled.", returncode=REFUSED) from None
-        self.say_values(options["json"], _values(ended))
+        if options["json"]:
+            self.say_json(_values(ended))
         if ended.state != EtlState.SUCCEEDED:
             detail = ended.error or "it was cancelled"
             raise CommandError(f"Run {ended.pk} has {ended.state}: {detail}", returncode=REFUSED)
+        if not options["json"]:
+            self.say("\n".join(summary(ended)))
         for warning in ended.warnings:
             self.stderr.write(warning)
         if any(not verdict["ok"] for verdict in ended.figures.get("audit", {}).values()):
             raise CommandError("The rows are exported; an audit chain is not right.", returncode=REFUSED)
         return None
+
+    @contextmanager
+    def _progress(self, as_json: bool) -> Iterator[Callable[[str, int, int], None]]:
+        """A function that shows progress: in the last line of a terminal, else line by line, unless JSON is printed."""
+        if self.stderr.isatty():
+            with terminal_line(self.stderr) as show:
+                yield lambda *progress: show(_progress_text(*progress))
+        elif as_json:
+            yield lambda *progress: None
+        else:
+            yield ProgressLines(self.say)
 
     def do_list(self, options: dict[str, Any]) -> None:
         runs.recover()
@@ -84,6 +102,43 @@ class Command(SubcommandCommand):
 
     def do_cancel(self, options: dict[str, Any]) -> None:
         self.say_values(options["json"], _values(runs.cancel(options["run"])))
+
+
+class ProgressLines:
+    """Says each stage, and while one lasts how far it is, every `EVERY` seconds."""
+
+    EVERY = 10.0
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._began = self._said = monotonic()
+        self._stage = ""
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        now = monotonic()
+        if stage == self._stage and now - self._said < self.EVERY:
+            return
+        self._stage, self._said = stage, now
+        count = f", {done:,} of about {total:,} rows" if total else ""
+        self._say(f"{now - self._began:4.0f} s  {stage}{count}")
+
+
+def summary(run: EtlRun) -> Iterator[str]:
+    """What a run that has succeeded has done, in sentences."""
+    tables = run.figures.get("tables", {})
+    rows = {name: tables.get(name, {}).get("rows_out", 0) for name in ("messages", "audit", "live")}
+    files = sum(table.get("files", 0) for table in tables.values())
+    size = filesizeformat(run.bytes).replace("\xa0", " ")
+    yield f"Run {run.pk} has written to {run.output} in {_seconds(run) or 0:,.0f} s: {files:,} files, {size}."
+    yield (
+        f"Messages finished since the last run: {rows['messages']:,}; rows of audit chains: {rows['audit']:,}; "
+        f"messages not finished yet: {rows['live']:,}."
+    )
+    if run.late_rows:
+        yield f"Messages of days that were over before the last run: {run.late_rows:,}."
+    if audit := run.figures.get("audit"):
+        right = sum(verdict["ok"] for verdict in audit.values())
+        yield f"Audit chains verified: {len(audit):,}, of these right: {right:,}."
 
 
 def _progress_text(stage: str, done: int, total: int) -> str:

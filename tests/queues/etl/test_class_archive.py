@@ -137,7 +137,7 @@ def test_the_run_after_the_first_takes_its_classes_from_the_archive(
         "PYSPARK_SUBMIT_ARGS": " ".join([*(f"--conf '{name}={value}'" for name, value in given), "pyspark-shell"]),
         "SPARK_CONF_DIR": str(tmp_path / "none"),
     }  # fmt: skip
-    classes = tmp_path / "a directory" / "etl" / "classes"
+    classes = tmp_path / "a directory" / "etl-classes"
     assert finish(own, "run")[0] == 0
     assert not classes.exists()  # it has written no file, so it has not used what does
     etl.finish(1, 2)

@@ -132,7 +132,7 @@ class TestRuns:
             admin_client.get(page(run))
 
     def test_a_running_run_shows_its_stages_and_its_log(self, admin_client: Client) -> None:
-        log = project.DATA_DIR / "etl" / "logs" / "12345.log"
+        log = project.DATA_DIR / "etl-logs" / "12345.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text("".join(f"line {n}\n" for n in range(100)))
         run = make_run(EtlState.RUNNING, stage="audit rows", done=5, total=10, host=socket.gethostname(), log=str(log))
@@ -152,7 +152,7 @@ class TestRuns:
     def test_no_file_but_a_log_is_ever_shown(self, admin_client: Client, tmp_path: Path) -> None:
         secret = tmp_path / "secret"
         secret.write_text("the password")
-        for path in (str(secret), f"{project.DATA_DIR}/etl/logs/../../../{secret}"):
+        for path in (str(secret), f"{project.DATA_DIR}/etl-logs/../../{secret}"):
             run = make_run(host=socket.gethostname(), log=path)
             assert "the password" not in text_of(admin_client.get(page(run)))
 

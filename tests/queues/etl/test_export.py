@@ -426,3 +426,55 @@ def test_an_output_that_cannot_be_written_is_told_by_its_name(etl: Etl, tmp_path
     (tmp_path / "out").write_text("a file")
     with pytest.raises(EtlError, match="out"):
         etl.export()
+
+
+def test_an_output_with_checksums_beside_its_files_is_continued_and_loses_them(etl: Etl) -> None:
+    etl.finish(1)
+    etl.export()
+    for path in [path for path in etl.output.rglob("*") if path.is_file()]:
+        path.with_name(f".{path.name}.crc").write_bytes(b"crc\0\0\0\2\0wrong")
+    etl.finish(2)
+    etl.export(bodies="json", body_schema="a int")  # so that _schema.json is written in the place of another
+    assert list(etl.output.rglob("*.crc")) == []
+    assert etl.ids() == [1, 2]
+
+
+MARKS: list[Any] = [
+    "yesterday", 5, None, [], {}, {"at": None}, {"at": 5}, {"at": "yesterday"}, {"at": "infinity"}, {"at": ""},
+    {"at": "2026-13-45T25:61:61+00:00"}, {"at": "+294276-12-31T00:00:00+00:00"}, {"at": {"a": 1}}, {"at": "epoch"},
+    {"at": "9999-12-31T23:59:59+00:00", "queue": "orders", "error": "forged"}, {"queue": ["orders"], "error": {}},
+    {"at": "2026-11-20T00:00:00+00:00", "queue": "q" * 300},
+]  # fmt: skip
+FORGED: list[Any] = [
+    *({"dead-letter": mark} for mark in MARKS), [], [1], "text", 5, {"a": json.loads("[" * 900 + "]" * 900)},
+    {"n": 10**400, "\u2028": "\U0001f600"},
+]  # fmt: skip
+UNREADABLE: list[tuple[bytes, int | None]] = [
+    (packb(float("nan")), 1), (packb({"a": [float("inf"), "NaN"]}), 1), (packb({b"\xff": 1}), 1), (b"\xc1", 1),
+    (b"\xdd\xff\xff\xff\xff", 1), (b"\x91" * 2000, 1), (b"[" * 5000 + b"]" * 5000, 2), (b'{"a": 1e999}', 2),
+    (b'{"a": ' + b"9" * 5000 + b"}", 2), (b"NaN", 2), (b'{"a": "\\ud800"}', 2), (b'{"a": "\\u0000"}', 2),
+    (b"\xff\0", 2),
+    (b'{"a": 99999999999999999999}', 2), (b'{"a": "x", "a": 1}', 2), (b"", 2), (b"text", 4), (b"text", 99),
+]  # fmt: skip
+
+
+def test_nothing_that_a_client_sets_stops_an_export_or_counts_for_another_queue(etl: Etl) -> None:
+    live = etl.queue("live")
+    for number, headers in enumerate(FORGED):
+        etl.sql(
+            "insert into queues_message (id, queue_id, state, payload, headers) values (%s, %s, 0, 'x', %s)",
+            1000 + number, live, json.dumps(headers),
+        )  # fmt: skip
+        etl.finish(2000 + number, queue="done", headers=json.dumps(headers), key="\u2028 \U0001f600")
+    for number, (body, content) in enumerate(UNREADABLE):
+        etl.finish(3000 + number, queue="done", payload=body, content=content, size=2**31 - 1, attempts=32767)
+    etl.finish(4000, queue="done", due_at=datetime(9999, 12, 31, tzinfo=UTC))
+    etl.run(bodies="json", body_schema="a int")
+    rows = {row["id"]: row for row in etl.rows()}
+    assert len(rows) == len(FORGED) + len(UNREADABLE) + 1
+    assert rows[3000]["body_json"] == "null"
+    assert json.loads(rows[3001]["body_json"]) == {"a": [None, "NaN"]}
+    assert [row["dead_at"] for row in etl.rows("live") if row["id"] < 1000 + FORGED.index([])].count(None) >= 16
+    counted = etl.sql("select queue, sum(dead_letters) from queues_rollup where dead_letters > 0 group by 1")
+    assert counted == []
+    assert etl.sql("select count(*) from queues_rollup where queue = 'orders'") == [(0,)]

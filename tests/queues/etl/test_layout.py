@@ -29,6 +29,10 @@ NAMES = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["
         ("null", "%6Eull"),
         ("__HIVE_DEFAULT_PARTITION__", "%5F_HIVE_DEFAULT_PARTITION__"),
         ("reply:1", "reply%3A1"),
+        ("0x1p3", "%30x1p3"),
+        ("-Infinity", "%2DInfinity"),
+        ("epoch", "%65poch"),
+        ("٣.5", "٣%2E5"),
     ],
 )
 def test_a_name_becomes_a_directory(name: str, directory: str) -> None:

@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic, sleep
+from typing import Any
 
 import psutil
+import pytest
 
 from queues.etl.job.pacing import LOOK
 from tests.process import Process, has_ended
@@ -23,7 +25,7 @@ JOB = """
 import subprocess, sys
 from queues.etl.job.pacing import paced
 work = subprocess.Popen([sys.executable, "-c", "while True: pass"], stdout=subprocess.DEVNULL)
-with paced(40, float(sys.argv[1])):
+with paced(int(sys.argv[2]), float(sys.argv[1]), float(sys.argv[3])):
     print(work.pid, flush=True)
     sys.stdin.readline()
 print("ended", flush=True)
@@ -66,8 +68,8 @@ def goes_on(work: psutil.Process) -> None:
 
 
 @contextmanager
-def running(busy: float) -> Iterator[Paced]:
-    job = Process(sys.executable, "-c", JOB, str(busy), group=True)
+def running(busy: float, percent: int = 40, floor: float = 0.0) -> Iterator[Paced]:
+    job = Process(sys.executable, "-c", JOB, str(busy), str(percent), str(floor), group=True)
     work = psutil.Process(int(job.next_line()))
     try:
         yield Paced(job, work)
@@ -87,20 +89,25 @@ def test_a_job_stands_still_and_goes_on_in_turns_while_others_want_the_processor
         goes_on(paced.work)
 
 
-def test_a_job_works_all_the_time_while_the_processors_are_free() -> None:
-    with running(busy=1.1) as paced:
+@pytest.mark.parametrize("given", [{"busy": 1.1}, {"busy": 0.0, "floor": 1.1}])
+def test_a_job_works_all_the_time_while_the_processors_are_free_or_it_has_less_than_its_share(given: Any) -> None:
+    with running(**given) as paced:
         until = monotonic() + 2.5 * LOOK
         while monotonic() < until:
             assert not paced.stands_still
             sleep(0.002)
 
 
-def test_processes_of_a_killed_job_go_on_and_can_end() -> None:
-    with running(busy=0.0) as paced:
+@pytest.mark.parametrize("percent", [40, 100])
+def test_a_job_that_is_killed_takes_its_processes_along_paced_or_not(percent: int) -> None:
+    with running(busy=0.0, percent=percent) as paced:
         pacer = paced.pacer
-        paced.kill(psutil.Process(paced.job.process.pid))
-        wait_until(lambda: has_ended(pacer))  # until it finds out it may stop the work once more
-        goes_on(paced.work)
+        if percent < 100:
+            paced.kill(psutil.Process(paced.job.process.pid))
+        else:
+            psutil.Process(paced.job.process.pid).kill()
+        wait_until(lambda: has_ended(pacer))
+        wait_until(lambda: has_ended(paced.work))
 
 
 def test_a_job_goes_on_whose_pacer_was_killed() -> None:

@@ -136,3 +136,44 @@ def test_a_cluster_does_the_same_work(etl: Etl, environment: dict[str, str], tmp
         (1, "orders", None), (2, "orders", None), (3, "a b", '{"a":1}'),
     ]  # fmt: skip
     assert "app-" in master.log
+
+
+def test_an_error_of_the_first_run_is_told_with_its_cause(
+    etl: Etl, environment: dict[str, str], tmp_path: Path
+) -> None:
+    own = {**environment, "SPARK_CONF_DIR": str(tmp_path / "none")}  # so that classes would be archived
+    etl.finish(1)
+    body = "begin return 'nonsense'::date is null; end"
+    etl.sql(f"create function broken() returns boolean language plpgsql as $$ {body} $$")
+    try:
+        etl.sql("alter table queues_archivedmessage rename to archived")
+        etl.sql("create view queues_archivedmessage as select * from archived where broken() or size > 0")
+        status, _, err = finish(own, "run", "--no-verify")
+    finally:
+        etl.sql("drop view queues_archivedmessage")
+        etl.sql("alter table archived rename to queues_archivedmessage")
+        etl.sql("drop function broken()")
+    assert status == 1
+    assert 'invalid input syntax for type date: "nonsense"' in err
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_ended_leaves_no_process_and_no_session(
+    etl: Etl, environment: dict[str, str], tmp_path: Path, sign: signal.Signals
+) -> None:
+    own = {**environment, "SPARK_CONF_DIR": str(tmp_path / "none")}  # so that Java archives its classes when it ends
+    etl.finish(1)
+    with psycopg.connect(**connection_parameters()) as obstacle:
+        obstacle.execute("lock table queues_message in access exclusive mode")
+        process = Manage(own, "run", "--no-verify")
+        process.read_until("live messages")
+        family = process.family()
+        process.send_signal(sign)
+        _, alive = psutil.wait_procs(family, 30)
+        obstacle.rollback()
+    assert [one for one in alive if one.status() != psutil.STATUS_ZOMBIE] == []
+    process.end()
+    gone = "select count(*) from pg_stat_activity where application_name like 'fivewire etl%%'"
+    wait_until(lambda: etl.sql(gone) == [(0,)])
+    if sign != signal.SIGKILL:
+        assert etl.sql("select state from queues_etlrun") == [("cancelled",)]

@@ -193,3 +193,19 @@ def test_headers_that_celery_makes_for_people_are_made_storable_and_the_users_ow
     for own in ({"mine": text}, {"stamps": {"a": [text]}}, {text: 1}, {"id": text}):
         with pytest.raises(UnstorableTask, match="headers cannot be stored"):
             to_row("q", message(headers=made | own), "", "q")
+
+
+@pytest.mark.parametrize("given", [{"at": "yesterday"}, {"at": "2026-11-20T00:00:00+00:00", "queue": "orders"}, "x"])
+def test_a_header_with_the_name_of_the_brokers_own_is_kept_apart_and_comes_back(given: object) -> None:
+    sent = message(headers={"task": "add", "dead-letter": given})
+    row = to_row("q", sent, "", "q")
+    assert "dead-letter" not in json.loads(row.headers)
+    assert there_and_back(sent).headers == {"task": "add", "dead-letter": given}
+    buried = json.loads(row.headers) | {"dead-letter": {"queue": "q"}}
+    received = from_row(row.payload, buried, row.content, 0, False, None, 1, "tag")
+    assert received.headers == {"task": "add", "dead-letter": {"queue": "q"}}
+
+
+def test_a_forged_envelope_is_read_without_its_headers() -> None:
+    received = from_row(b"[]", {"task": "add", "kombu": {"headers": 5}}, None, 0, True, None, 1, "tag")
+    assert received.headers == {"task": "add"}

@@ -98,6 +98,7 @@ def test_a_text_is_published_with_headers_delay_and_key(shell: Shell) -> None:
     assert bytes(message.payload) == "hé".encode()
     assert (message.headers, message.key) == ({"a": "b=c", "d": ""}, "k")
     assert shell("queue", "publish", "orders", "", "--delay", "0.5", "--json").json["id"] > message.pk
+    assert "is the broker's own" in shell("queue", "publish", "orders", "", "--header", "dead-letter=x").err
     assert Message.objects.get(state=State.DELAYED).due_at is not None
 
 
