@@ -1,11 +1,12 @@
-"""Connection parameters of PostgreSQL: those of Django's databases, for psycopg; a database on several hosts."""
+"""Connection parameters of PostgreSQL: those of Django's databases, for psycopg."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from django.db import connections
+
+from queues.hosts import at_primary
 
 #: OPTIONS that Django's backend reads itself; all others are libpq's.
 DJANGO_OPTIONS = {"assume_role", "isolation_level", "pool", "server_side_binding"}
@@ -23,9 +24,6 @@ SOCKET_DIRECTORY = "SOCKET_DIRECTORY"
 #: into the 15 s of engines and of the site, or one that is lost on the way would do it.
 KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 3, "keepalives_count": 5}
 
-#: Seconds that one host of several may take to answer before the next is tried.
-NEXT_HOST = 3
-
 
 def connection_parameters(alias: str = "default") -> dict[str, Any]:
     """The arguments of ``psycopg.connect`` for a database of Django's; under test, for the test database."""
@@ -42,10 +40,6 @@ def engine_parameters(alias: str = "default") -> dict[str, Any]:
     return connection_parameters(alias) | ({"host": directory} if directory else {})
 
 
-def defaults_for_hosts(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults for a connection to several hosts, `postgresql://user:password@one,two/name`: only a host that takes
-    writes is used, and a silent one costs :data:`NEXT_HOST` seconds. Empty for one host."""
-    if "," not in str(given.get("host") or given.get("hostaddr") or ""):
-        return {}
-    defaults = {"target_session_attrs": "read-write", "connect_timeout": NEXT_HOST}
-    return {name: value for name, value in defaults.items() if not given.get(name)}
+def primary_parameters(alias: str = "default") -> dict[str, Any]:
+    """The same for a connection that is soon closed: of several hosts the primary. Raises psycopg.OperationalError."""
+    return at_primary(connection_parameters(alias))

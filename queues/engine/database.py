@@ -11,7 +11,7 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from queues.database import KEEPALIVES, defaults_for_hosts
+from queues.database import KEEPALIVES
 from queues.engine import adapters
 from queues.engine.clock import until_tick
 from queues.engine.driver import EngineConnection
@@ -69,7 +69,14 @@ DELAY_SETTINGS = {"enable_sort": "off"}
 #: for the disk keeps all others that notify waiting.
 UPKEEP_SETTINGS = {"synchronous_commit": "off"}
 
-_SETTINGS_OF = {"fetcher": CLAIM_SETTINGS, "delays": DELAY_SETTINGS, "upkeep": UPKEEP_SETTINGS}
+#: What begins a life, returns leases and reads is done again, or is of no use, if it is lost with all that follows it:
+#: these commits wait for the server's own disk, and for no standby.
+LOCAL_SETTINGS = {"synchronous_commit": "local"}
+
+_SETTINGS_OF = {
+    "fetcher": CLAIM_SETTINGS, "delays": DELAY_SETTINGS, "upkeep": UPKEEP_SETTINGS,
+    "lookups": LOCAL_SETTINGS, "liveness": LOCAL_SETTINGS, "reaper": LOCAL_SETTINGS,
+}  # fmt: skip
 
 
 def session_settings(purpose: str) -> dict[str, str]:
@@ -84,8 +91,8 @@ def startup_options(settings: Mapping[str, str], given: str = "") -> str:
 
 
 async def connect(conninfo: str, purpose: str, silence: float = SILENCE) -> Connection:
-    """Open one of the engine's connections, with the session's settings pinned against those of the role, the database
-    and a pooler. Raises psycopg.OperationalError when the server is away, UnsafeServer or Pooled."""
+    """Open one of the engine's connections, to one host, with the session's settings pinned against those of the role,
+    the database and a pooler. Raises psycopg.OperationalError when the server is away, UnsafeServer or Pooled."""
     settings = session_settings(purpose)
     given = conninfo_to_dict(conninfo)
     milliseconds = str(int(silence * 1000))
@@ -96,7 +103,6 @@ async def connect(conninfo: str, purpose: str, silence: float = SILENCE) -> Conn
         **KEEPALIVES, "tcp_user_timeout": milliseconds,
         "connect_timeout": given.get("connect_timeout") or 10,
     }  # fmt: skip
-    ours |= defaults_for_hosts(given)
     try:
         connection = await Connection.connect(conninfo, autocommit=True, prepare_threshold=0, **ours)
     except psycopg.OperationalError as error:

@@ -32,6 +32,8 @@ REFUSALS = {
 REPEATABLE = {"26000", "40", "55P03", "57014"}
 #: Words of libpq where a connection is refused, which has no SQLSTATE.
 PHRASES = {
+    "it was replaced": "the host that takes writes was replaced by another one",
+    "primary was replaced": "the primary was replaced by another host",
     "too many clients": REFUSALS["53300"],
     "remaining connection slots": REFUSALS["53300"],
     "too many connections": REFUSALS["53300"],

@@ -15,7 +15,7 @@ from django.db import connections
 from brokersite import bootstrap, embedded
 from brokersite.supervisor import ProcessSupervisor, Program, SupervisorError, refuse_taken
 from queues import extras
-from queues.database import connection_parameters
+from queues.database import primary_parameters
 from wire.management.serving import LISTENERS, add_listeners, address, address_or_off
 from wire.net.address import HostPort
 
@@ -188,7 +188,7 @@ def _other_clients() -> int:
         WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
     """
     try:
-        with psycopg.connect(**connection_parameters() | {"connect_timeout": 3}) as connection:
+        with psycopg.connect(**primary_parameters() | {"connect_timeout": 3}) as connection:
             row = connection.execute(query).fetchone()
     except psycopg.OperationalError:
         return 0

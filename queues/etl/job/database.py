@@ -19,6 +19,7 @@ from psycopg import sql
 
 from queues.etl.errors import DatabaseAway, NoTcp, OutputBusy
 from queues.etl.job.window import Window, cut
+from queues.hosts import choose
 from queues.sqlfiles import load_statement
 
 DIRECTORY = Path(__file__).parent / "sql"
@@ -104,7 +105,8 @@ class JobConnection:
         options = " ".join(f"-c {name}={value.replace(' ', chr(92) + ' ')}" for name, value in SESSION_SETTINGS.items())
         given: dict[str, Any] = {"connect_timeout": "10", **parameters, "options": options}
         try:
-            self.connection = psycopg.connect(**given, autocommit=True)
+            chosen, self.primary = choose(given)
+            self.connection = psycopg.connect(**chosen, autocommit=True)
         except psycopg.OperationalError as error:
             raise DatabaseAway(" ".join(str(error).split())) from error
         self.connection.prepare_threshold = None
@@ -114,7 +116,10 @@ class JobConnection:
         self.connection.close()
 
     def rows(self, query: LiteralString | sql.Composed, **parameters: Any) -> list[tuple[Any, ...]]:
-        """Run a statement, in a transaction of its own. Raises DatabaseAway when the connection is lost."""
+        """Run a statement, in a transaction of its own. Raises DatabaseAway when the connection is lost, or its primary
+        was replaced."""
+        if self.primary.outdated:
+            raise DatabaseAway("the primary was replaced by another host")
         try:
             cursor = self.connection.execute(query, parameters)
         except psycopg.OperationalError as error:
