@@ -8,7 +8,8 @@ from django.core.exceptions import ImproperlyConfigured
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from brokersite.embedded import EmbeddedServer
-from queues.database import DJANGO_SESSION, SOCKET_DIRECTORY, defaults_for_hosts
+from queues.database import DJANGO_SESSION, SOCKET_DIRECTORY
+from queues.hosts import defaults_for_hosts, hosts_of
 
 #: The last word on how Django's sessions are set. The admin's statements take milliseconds, but PostgreSQL expects
 #: those on views and partitions to take longer: to compile them costs up to a second each.
@@ -39,7 +40,7 @@ def database_settings(url: str) -> dict[str, Any]:
     given = {name: value for name, value in conninfo_to_dict(url).items() if value is not None}
     given |= defaults_for_hosts(given)
     return {
-        "ENGINE": ENGINE,
+        "ENGINE": "queues.postgresql" if hosts_of(given) else ENGINE,
         "NAME": given.pop("dbname", ""),
         "USER": given.pop("user", ""),
         "PASSWORD": given.pop("password", ""),

@@ -67,6 +67,7 @@ MIDDLEWARE = [
     f"{'django.middleware.csp' if django.VERSION >= (6, 0) else 'brokersite.csp'}.ContentSecurityPolicyMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
+    "brokersite.log_in.LogInMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",

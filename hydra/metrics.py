@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import psycopg
 
 from hydra.locks import LOCK_CLASS
 from hydra.storage.statements import statement
+from queues.hosts import at_primary
 from queues.metrics import counters, gauges, text_of
 
 
 async def node_metrics(parameters: dict[str, Any]) -> bytes:
     """The metrics of a database's nodes in Prometheus' text format. Raises psycopg.Error."""
-    async with await psycopg.AsyncConnection.connect(**parameters) as connection:
+    async with await psycopg.AsyncConnection.connect(**await asyncio.to_thread(at_primary, parameters)) as connection:
         cursor = await connection.execute(statement("metrics"), {"lock_class": LOCK_CLASS})
         rows = await cursor.fetchall()
     faults = {name: count for name, count, _ in rows}

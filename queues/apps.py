@@ -12,5 +12,7 @@ class QueuesConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from queues import checks  # noqa: F401
+        from queues import checks, hosts  # noqa: F401
+        from queues.settings import settings
 
+        hosts.directory = lambda: settings.DATA_DIR / "timelines"

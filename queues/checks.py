@@ -12,9 +12,11 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.utils import OperationalError
 
-from queues.database import DJANGO_SESSION, check_encoding
+from queues.database import DJANGO_SESSION, check_encoding, connection_parameters
 from queues.engine.database import OLDEST_SERVER, refused_by_pooler
 from queues.errors import WrongEncoding
+from queues.hosts import hosts_of
+from queues.postgresql.base import DatabaseWrapper
 from queues.settings import problems
 
 #: Characters.
@@ -116,6 +118,18 @@ def refuse_encoding(connection: Any, **kwargs: Any) -> None:
     """Raise WrongEncoding for a new connection of Django's to a database whose text is not UTF-8."""
     if connection.vendor == "postgresql":
         check_encoding(connection.connection)
+
+
+@register(Tags.compatibility)
+def check_hosts(app_configs: Apps, **kwargs: Any) -> Iterator[CheckMessage]:
+    """fivewire.W005: connections to several hosts leave a primary that was replaced."""
+    connection = connections[DEFAULT_DB_ALIAS]
+    if hosts_of(connection_parameters()) and not isinstance(connection, DatabaseWrapper):
+        yield Warning(
+            "The database has several hosts, and Django's backend stays on a primary that was replaced.",
+            hint="Set ENGINE to queues.postgresql.",
+            id="fivewire.W005",
+        )
 
 
 def _settings(databases: Sequence[str] | None, names: list[str]) -> dict[str, str]:

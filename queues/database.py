@@ -1,4 +1,4 @@
-"""Connection parameters of PostgreSQL: those of Django's databases, for psycopg; a database on several hosts."""
+"""Connection parameters of PostgreSQL: those of Django's databases, for psycopg."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from django.db import connections
 from psycopg import BaseConnection
 
 from queues.errors import WrongEncoding
+from queues.hosts import at_primary
 
 #: OPTIONS that Django's backend reads itself; all others are libpq's.
 DJANGO_OPTIONS = {"assume_role", "isolation_level", "pool", "server_side_binding"}
@@ -29,9 +30,6 @@ KEEPALIVES = {"keepalives_idle": 5, "keepalives_interval": 3, "keepalives_count"
 #: The encoding of the database and of all sessions.
 ENCODING = "UTF8"
 
-#: Seconds that one host of several may take to answer before the next is tried.
-NEXT_HOST = 3
-
 
 def connection_parameters(alias: str = "default") -> dict[str, Any]:
     """The arguments of ``psycopg.connect`` for a database of Django's; under test, for the test database."""
@@ -48,13 +46,9 @@ def engine_parameters(alias: str = "default") -> dict[str, Any]:
     return connection_parameters(alias) | ({"host": directory} if directory else {})
 
 
-def defaults_for_hosts(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults for a connection to several hosts, `postgresql://user:password@one,two/name`: only a host that takes
-    writes is used, and a silent one costs :data:`NEXT_HOST` seconds. Empty for one host."""
-    if "," not in str(given.get("host") or given.get("hostaddr") or ""):
-        return {}
-    defaults = {"target_session_attrs": "read-write", "connect_timeout": NEXT_HOST}
-    return {name: value for name, value in defaults.items() if not given.get(name)}
+def primary_parameters(alias: str = "default") -> dict[str, Any]:
+    """The same for a connection that is soon closed: of several hosts the primary. Raises psycopg.OperationalError."""
+    return at_primary(connection_parameters(alias))
 
 
 def startup_options(settings: Mapping[str, str], given: str = "") -> str:

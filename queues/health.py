@@ -12,7 +12,8 @@ from typing import NamedTuple
 import psycopg
 from django.db.migrations.loader import MigrationLoader
 
-from queues.database import connection_parameters
+from queues import hosts
+from queues.database import primary_parameters
 from queues.engine import Engine, running
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ async def readiness(*engines: Engine) -> Readiness:
     """
     asked = dict.fromkeys((*running, *engines))
     reasons = [reason for engine in asked for reason in engine.unready_reasons()] + await _looked_up()
-    notes = [note for engine in asked for note in engine.notes()]
+    notes = [note for engine in asked for note in engine.notes()] + hosts.warnings()
     return Readiness(list(dict.fromkeys(reasons)), list(dict.fromkeys(notes)))
 
 
@@ -120,6 +121,7 @@ def migrations_on_disk() -> frozenset[tuple[str, str]]:
 
 
 async def _applied_migrations() -> set[tuple[str, str]]:
-    async with await psycopg.AsyncConnection.connect(**connection_parameters()) as connection:
+    parameters = await asyncio.to_thread(primary_parameters)
+    async with await psycopg.AsyncConnection.connect(**parameters) as connection:
         cursor = await connection.execute("SELECT app, name FROM django_migrations")
         return {(str(app), str(name)) for app, name in await cursor.fetchall()}

@@ -16,7 +16,7 @@ from django.db.models.functions import Now
 from psycopg.conninfo import make_conninfo
 from psycopg.errors import LockNotAvailable
 
-from queues.database import connection_parameters
+from queues.database import primary_parameters
 from queues.engine.cluster import reaper
 from queues.engine.cluster.periodic import notice_days, told_idle
 from queues.engine.database import connect
@@ -73,7 +73,7 @@ def return_leases() -> int:
 
 
 async def _return_leases() -> int:
-    parameters = {name: str(value) for name, value in connection_parameters().items()}
+    parameters = {name: str(value) for name, value in primary_parameters().items()}
 
     connection = await connect(make_conninfo(**parameters), "upkeep")
     try:

@@ -11,10 +11,21 @@ from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from queues.database import ENCODING, check_encoding, connection_parameters, defaults_for_hosts, startup_options
+from queues.database import ENCODING, check_encoding, connection_parameters, startup_options
 from queues.errors import WrongEncoding
+from queues.hosts import Session, choose_conninfo, cluster_of
 
-Connection = AsyncConnection[TupleRow]
+
+class Connection(AsyncConnection[TupleRow]):
+    """A connection to the primary."""
+
+    primary = Session()
+
+    def check_primary(self) -> None:
+        """Raises psycopg.OperationalError when its primary was replaced by another host."""
+        if self.primary.outdated:
+            raise psycopg.OperationalError("the primary was replaced by another host")
+
 
 APPLICATION: Final = "fivewire hydra"
 
@@ -61,15 +72,16 @@ async def connect(conninfo: str, name: str, patience: float = LONGEST) -> Connec
     """
     given = conninfo_to_dict(conninfo)
     parameters, timeouts = bounds(patience, given)
-    hosts = defaults_for_hosts(given)
-    async with asyncio.timeout(max(patience, 2 * CONNECT if hosts else CONNECT)):
-        connection = await AsyncConnection.connect(
-            make_conninfo(conninfo, **(parameters | hosts)),
+    async with asyncio.timeout(max(patience, 2 * CONNECT if cluster_of(given) else CONNECT)):
+        chosen, primary = await choose_conninfo(conninfo)
+        connection = await Connection.connect(
+            make_conninfo(chosen, **parameters),
             autocommit=True,
             application_name=name,
             options=startup_options(SETTINGS | timeouts, str(given.get("options") or "")),
             client_encoding=ENCODING,
         )
+    connection.primary = primary
     try:
         check_encoding(connection)
     except WrongEncoding:

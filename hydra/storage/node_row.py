@@ -282,6 +282,7 @@ class StoreConnections:
         while True:
             async for notification in self.keeper.notifies(timeout=min(LOOK, self.patience / 6)):
                 heard(notification.payload)
+            self.keeper.check_primary()
             wait = min(SILENCE, self.patience * 5 / 6)
             watch = loop.call_later(wait, silent, f"the database has not answered for {wait:.1f} s")
             try:

@@ -20,7 +20,7 @@ from psycopg.rows import class_row
 from queues.audit.anchor import Anchor
 from queues.audit.diagnosis import ChainRow
 from queues.audit.events import AuditEvent
-from queues.database import connection_parameters
+from queues.database import primary_parameters
 from queues.store import text
 
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -60,7 +60,7 @@ class Head(NamedTuple):
 @contextmanager
 def snapshot(using: str) -> Iterator[Connection]:
     """A connection that sees the database as it is now, and changes nothing."""
-    with psycopg.connect(**connection_parameters(using), autocommit=True) as connection:
+    with psycopg.connect(**primary_parameters(using), autocommit=True) as connection:
         for name, value in SESSION_SETTINGS.items():
             connection.execute("select set_config(%s, %s, false)", (name, value))
         connection.set_autocommit(False)

@@ -1,5 +1,8 @@
 """The engine's connections to PostgreSQL, one for each purpose, and requests of sessions.
 
+What only reads is looked up on a connection of its own, on which no commit is ever waited for: a synchronous standby
+that is away keeps nobody from logging in. What writes, and waits too long for its commit, is refused.
+
 The supervisor opens and closes all of them together. Between `begin_service` and `end_service` sessions may ask; a
 request that finds the connection lost sets `lost`, since no job reads that connection.
 """
@@ -16,17 +19,18 @@ from typing import Any, TypeVar
 from psycopg.rows import TupleRow
 
 from queues.engine.database import LOST, Connection, at_same_server, check_sessions, connect
-from queues.engine.errors import StoreUnavailable
+from queues.engine.errors import OutcomeUnknown, StoreUnavailable
 from queues.engine.faults import Fault, fault_of, told
 from queues.engine.options import EngineOptions
+from queues.hosts import Session, choose_conninfo
 
 T = TypeVar("T")
 
 PURPOSES = (
-    "writer", "settlements", "fetcher", "requests", "delays", "reaper", "upkeep", "listener", "liveness"
+    "writer", "settlements", "fetcher", "requests", "lookups", "delays", "reaper", "upkeep", "listener", "liveness"
 )  # fmt: skip
 #: Purposes of connections that several jobs use.
-SHARED = ("requests", "upkeep", "reaper", "liveness")
+SHARED = ("requests", "lookups", "upkeep", "reaper", "liveness")
 
 
 class Connections:
@@ -39,6 +43,8 @@ class Connections:
         #: Backends of the connections: those of lost ones may go on living until they notice.
         self._pids: list[int] = []
         self._former: list[int] = []
+        #: The primary that they lead to.
+        self.primary = Session()
         #: Set when a request finds its connection lost.
         self.lost = asyncio.Event()
         #: Whether sessions may ask.
@@ -62,10 +68,10 @@ class Connections:
         UnsafeServer or Pooled; then `close` is due."""
         self._former += self._pids
         self._pids = []
-        conninfo = self._options.conninfo
+        conninfo, self.primary = await choose_conninfo(self._options.conninfo)
         for purpose in self._purposes:
             self._open[purpose] = connection = await connect(conninfo, purpose, self._options.database_timeout)
-            conninfo = at_same_server(connection, self._options.conninfo)
+            conninfo = at_same_server(connection, conninfo)
         self._pids = await check_sessions(self._open)
         return self._former
 
@@ -104,25 +110,43 @@ class Connections:
     # Requests of sessions.
 
     async def request(self, name: str, /, **parameters: Any) -> list[TupleRow]:
-        """Run one of the named statements outside the hot path; returns its rows. Raises StoreUnavailable."""
-        return await self.to_its_end(self._request(name, parameters))
+        """Run one of the named statements that write, outside the hot path; returns its rows. Raises StoreUnavailable,
+        also when it takes as long as a publish may."""
+        return await self._within(self._request("requests", name, parameters))
+
+    async def look_up(self, name: str, /, **parameters: Any) -> list[TupleRow]:
+        """The same for one that reads, or whose commit need not outlive the primary."""
+        return await self._within(self._request("lookups", name, parameters))
+
+    async def _within(self, asking: Coroutine[Any, Any, T]) -> T:
+        try:
+            async with asyncio.timeout(self._options.publish_timeout):
+                return await self.to_its_end(asking)
+        except TimeoutError:
+            raise OutcomeUnknown() from None
 
     async def to_its_end(self, asking: Coroutine[Any, Any, T]) -> T:
         """Ask, to the end even if the caller is cancelled: to stop a statement at the server could hit what others ask
         on the same connection."""
         asked = asyncio.ensure_future(asking)
         self.asked.add(asked)
-        asked.add_done_callback(self.asked.discard)
+        asked.add_done_callback(self._answered)
         return await asyncio.shield(asked)
 
-    async def _request(self, name: str, parameters: dict[str, Any]) -> list[TupleRow]:
-        async with self.asking() as connection:
+    def _answered(self, asked: asyncio.Future[Any]) -> None:
+        self.asked.discard(asked)
+        if not asked.cancelled():
+            asked.exception()  # nobody may be left to take it
+
+    async def _request(self, purpose: str, name: str, parameters: dict[str, Any]) -> list[TupleRow]:
+        async with self.asking(purpose) as connection:
             return await connection.rows(name, parameters)
 
     @contextlib.asynccontextmanager
-    async def asking(self) -> AsyncIterator[Connection]:
-        """The connection for requests. Raises StoreUnavailable for every error but one of the statement itself."""
-        connection = self._open.get("requests")
+    async def asking(self, purpose: str = "lookups") -> AsyncIterator[Connection]:
+        """The connection for lookups, or requests. Raises StoreUnavailable for every error but one of the statement
+        itself."""
+        connection = self._open.get(purpose)
         if connection is None or not self.available:
             raise StoreUnavailable()
         try:

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from queues.database import ENCODING, KEEPALIVES, check_encoding, defaults_for_hosts, startup_options
+from queues.database import ENCODING, KEEPALIVES, check_encoding, startup_options
 from queues.engine import adapters
 from queues.engine.clock import until_tick
 from queues.engine.driver import EngineConnection
@@ -77,7 +77,14 @@ DELAY_SETTINGS = {"enable_sort": "off"}
 #: for the disk keeps all others that notify waiting.
 UPKEEP_SETTINGS = {"synchronous_commit": "off"}
 
-_SETTINGS_OF = {"fetcher": CLAIM_SETTINGS, "delays": DELAY_SETTINGS, "upkeep": UPKEEP_SETTINGS}
+#: What begins a life, returns leases and reads is done again, or is of no use, if it is lost with all that follows it:
+#: these commits wait for the server's own disk, and for no standby.
+LOCAL_SETTINGS = {"synchronous_commit": "local"}
+
+_SETTINGS_OF = {
+    "fetcher": CLAIM_SETTINGS, "delays": DELAY_SETTINGS, "upkeep": UPKEEP_SETTINGS,
+    "lookups": LOCAL_SETTINGS, "liveness": LOCAL_SETTINGS, "reaper": LOCAL_SETTINGS,
+}  # fmt: skip
 
 
 def session_settings(purpose: str) -> dict[str, str]:
@@ -86,8 +93,9 @@ def session_settings(purpose: str) -> dict[str, str]:
 
 
 async def connect(conninfo: str, purpose: str, silence: float = SILENCE) -> Connection:
-    """Open one of the engine's connections, with the session's settings pinned against those of the role, the database
-    and a pooler. Raises psycopg.OperationalError when the server is away, UnsafeServer, Pooled or WrongEncoding."""
+    """Open one of the engine's connections, to one host, with the session's settings pinned against those of the role,
+    the database and a pooler. Raises psycopg.OperationalError when the server is away, UnsafeServer, Pooled or
+    WrongEncoding."""
     settings = session_settings(purpose)
     given = conninfo_to_dict(conninfo)
     milliseconds = str(int(silence * 1000))
@@ -99,7 +107,6 @@ async def connect(conninfo: str, purpose: str, silence: float = SILENCE) -> Conn
         "connect_timeout": given.get("connect_timeout") or 10,
         "client_encoding": ENCODING,
     }  # fmt: skip
-    ours |= defaults_for_hosts(given)
     try:
         connection = await Connection.connect(conninfo, autocommit=True, prepare_threshold=0, **ours)
     except psycopg.OperationalError as error:

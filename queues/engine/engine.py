@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 import psycopg
 
+from queues import hosts
 from queues.engine.backpressure import Barriers, Saturation
 from queues.engine.clients import Clients
 from queues.engine.clock import ServerClock, now
@@ -107,7 +108,10 @@ class Engine:
         self.on_key_change = self.grants.on_change
         #: Called when a periodic job may be due earlier than was known, or a bulk operation has begun.
         self.on_periodic_change: list[Callable[[], None]] = []
-        self.timeline = Timeline(options.name, counts, node, clock, lambda: self.last_id, self._forget_history)
+        confirmed = self.writer.confirmed, self.mailboxes.confirmed
+        self.timeline = Timeline(
+            options.name, counts, node, clock, lambda: self.last_id, self._forget_history, confirmed
+        )
         self.tidying = Tidying(node, health, self.local_queues, self.fetcher, turn)
         self.lines = Lines(node, self.local_queues.schedule)
         handlers = Handlers(
@@ -131,6 +135,7 @@ class Engine:
         self.with_consumers = self.local_queues.with_consumers
         self.prefetched = self.local_queues.prefetched
         self.request = connections.request
+        self.look_up = connections.look_up
         self.descriptors = connections.descriptors
         #: A life has begun: every queue may have messages in the store.
         self.look_again = self.local_queues.look_again
@@ -148,8 +153,9 @@ class Engine:
             EngineJob("announcer", "requests", self.announcer.run),
             EngineJob("asking", "requests", lambda connection: self.announcer.ask(connection, node.id)),
             EngineJob("instructions", "requests", lambda connection: self._notifications.obey(connection, node.id)),
-            EngineJob("history", "requests", self.timeline.run),
-            EngineJob("grants", "requests", self.grants.run),
+            EngineJob("history", "lookups", self.timeline.run),
+            EngineJob("grants", "lookups", self.grants.run),
+            EngineJob("key-uses", "requests", self.grants.note_uses),
             EngineJob("clients", "requests", self.clients.run),
             EngineJob("routes", "requests", self.route_tallies.run),
             EngineJob("lines", "requests", self.lines.run),
@@ -232,7 +238,8 @@ class Engine:
     def troubles(self) -> dict[str, int]:
         """The number of present faults, by the kinds of `health.KINDS`."""
         now = dict.fromkeys(KINDS, 0) | self.health.kinds
-        return now | {"reconnecting": int(not self.available), "history": int(bool(self.timeline.rewritten))}
+        now |= {"reconnecting": int(not self.available), "replaced": len(hosts.warnings())}
+        return now | {"history": int(bool(self.timeline.rewritten))}
 
     def unready_reasons(self) -> list[str]:
         """The reasons to give this process no work now, one sentence each, without names of hosts and users."""
@@ -308,17 +315,17 @@ class Engine:
     async def begin_life(self) -> None:
         """Become a node, on new connections. Raises the error that makes the database unfit for use."""
         former = await self.connections.open()
-        requests = self.connections["requests"]
-        await check_server(requests)
-        await reaper.settle_predecessors(requests, self.options.host, former, self.health)
+        beginning = self.connections["reaper"]  # its commits wait for no standby
+        await check_server(beginning)
+        await reaper.settle_predecessors(beginning, self.options.host, former, self.health)
         self.connections.forget_former()
-        await self.timeline.check(requests)
+        await self.timeline.check(beginning)
         self._node.trust_from(now())
         self._node.begin(*await membership.register(self.connections["liveness"], self.options, self._id))
         await self.connections["listener"].execute(f"listen {CHANNEL}".encode())
         self.routing.forget()
         self.grants.look()
-        await self._reread(requests, tuple(self.policies.by_id))
+        await self._reread(self.connections["lookups"], tuple(self.policies.by_id))
 
     def end_life(self) -> None:
         """The connections are lost, and every lease with them."""

@@ -32,6 +32,8 @@ REFUSALS = {
 REPEATABLE = {"26000", "40", "55P03", "57014"}
 #: Words of libpq where a connection is refused, which has no SQLSTATE.
 PHRASES = {
+    "it was replaced": "the host that takes writes was replaced by another one",
+    "primary was replaced": "the primary was replaced by another host",
     "too many clients": REFUSALS["53300"],
     "remaining connection slots": REFUSALS["53300"],
     "too many connections": REFUSALS["53300"],
@@ -54,7 +56,7 @@ PHRASES = {
 
 
 #: Refusals of a connection by a server that is there and will take it.
-PASSING = {REFUSALS["53300"], REFUSALS["57P03"], REFUSALS["25006"]}
+PASSING = {REFUSALS["53300"], REFUSALS["57P03"], REFUSALS["25006"], PHRASES["it was replaced"]}
 
 
 class Fault(enum.Enum):
@@ -89,7 +91,8 @@ def fault_of(error: BaseException, connection: BaseConnection[TupleRow] | None =
 
 
 def passes(error: BaseException) -> bool:
-    """Whether a server refused a connection that it takes later: all are taken, or it is starting, or a standby."""
+    """Whether a server refused a connection that it, or another one, takes later: all are taken, it is starting, it is
+    a standby, or it was replaced."""
     text = told(error).split(" (")[0]
     return isinstance(error, psycopg.Error) and text in PASSING
 

@@ -51,7 +51,7 @@ class Grants:
         grant = self._by_digest.get(digest)
         while grant is None:
             changes = self._changes
-            rows = await self._connections.request("key", digests=digests)
+            rows = await self._connections.look_up("key", digests=digests)
             if not rows:
                 return None
             if self._changes == changes:  # else the reading may be outdated
@@ -63,7 +63,7 @@ class Grants:
 
     async def named(self, name: str) -> Grant | None:
         """The grant of the API key of this name; None if there is none. Raises StoreUnavailable."""
-        rows = await self._connections.request("key_named", name=name)
+        rows = await self._connections.look_up("key_named", name=name)
         return self._tell(*rows) if rows else None
 
     def _tell(self, row: tuple[Any, ...]) -> Grant:
@@ -95,13 +95,17 @@ class Grants:
             for key, grant in known.items():
                 if found.get(key) != grant and self._told.get(key) is grant:
                     self.forget(key)
-            await self._note_uses(connection)
             self._by_digest.clear()  # a value that was accepted beside a new one may be so no longer
             await asyncio.sleep(GRANTS_APART)
             await wait_for(self._changed, GRANTS)
 
+    async def note_uses(self, connection: Connection) -> None:
+        """Write the last log-ins, for ever, at most once in `GRANTS` seconds."""
+        while True:
+            await self._note_uses(connection)
+            await asyncio.sleep(GRANTS / 12)
+
     async def _note_uses(self, connection: Connection) -> None:
-        """Write the last log-ins, at most once in `GRANTS` seconds."""
         time = now()
         if not self._used or time - self._noted < GRANTS:
             return

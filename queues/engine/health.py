@@ -36,10 +36,10 @@ class Trouble(str):
 
 #: Kinds of trouble: a connection is lost, the engine started anew too often, the database is silent, commits take too
 #: long or are refused (publishes, acknowledgements, claims, peers' letters), an audit chain or the journal is broken, a
-#: job of the engine fails, the database came back with another past.
+#: job of the engine fails, the database came back with another past, a primary that was replaced takes writes.
 KINDS = (
     "reconnecting", "restarts", "silence", "publishes", "acknowledgements", "claims", "peers", "chain", "journal",
-    "job", "history",
+    "job", "history", "replaced",
 )  # fmt: skip
 
 

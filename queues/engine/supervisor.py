@@ -40,7 +40,7 @@ STEADY_JOB, STEADY = 5.0, 60.0
 LOOK, STANDSTILL, PROBE, SILENT = 0.25, 2.0, 3.0, 3.0
 #: The trouble of /readyz while the database does not answer.
 SILENCE = Trouble("The database", "silence")
-#: The cause of a commit's wait, by the name or the kind of the server's wait event.
+#: The cause of a commit's wait, by the name or the kind of the server's wait event; the first of several is the cause.
 WAITS_FOR = {"SyncRep": "a synchronous standby has not confirmed it", "Lock": "another transaction holds a lock"}
 
 
@@ -218,28 +218,50 @@ class Supervisor:
     async def _watch_waits(self) -> NoReturn:
         """See how long the database lets clients wait: they are told when it is too long, and a server that does not
         answer is left. Raises psycopg.OperationalError. While this process itself stands still, none of it counts."""
-        options, seen, awake_since = self._options, now(), now()
-        while True:
-            await asyncio.sleep(until_tick(LOOK))
-            if now() - seen > STANDSTILL:
-                awake_since = now()
-            seen = now()
-            for part in self._engine.writing:
-                waited = 0.0 if part.waiting_since is None else seen - max(part.waiting_since, awake_since)
-                if waited > options.stall_timeout and not self._health.has(part.duty):
-                    self._health.begin(part.duty, await self._explain_wait())
-                if waited > options.publish_timeout and part.waiting_since is not None:
-                    part.fail(OutcomeUnknown())
-                    self._engine.progress()
-            silent = self._node.silent_for(seen, awake_since)
-            if silent > SILENT:
-                self._health.begin(SILENCE, "it does not answer")
-            else:
-                self._health.end(SILENCE)
-            if silent > options.database_timeout and not await answers(
-                self._connections["liveness"], options.conninfo, PROBE
-            ):
-                raise psycopg.OperationalError("the database has not answered for too long")
+        seen = awake_since = now()
+        asking: dict[object, asyncio.Task[Any]] = {}  # questions to the server: nothing here waits for an answer
+        try:
+            while True:
+                await asyncio.sleep(until_tick(LOOK))
+                if now() - seen > STANDSTILL:
+                    awake_since = now()
+                seen = now()
+                if self._connections.primary.outdated:
+                    raise psycopg.OperationalError("the primary was replaced by another host")
+                for part in self._engine.writing:
+                    self._look_at_writing(part, awake_since, asking)
+                self._look_at_silence(self._node.silent_for(seen, awake_since), asking)
+        finally:
+            await _cancel(list(asking.values()))
+
+    def _look_at_writing(self, part: Writing, awake_since: float, asking: dict[object, asyncio.Task[Any]]) -> None:
+        waited = _waited(part, awake_since)
+        if waited > self._options.stall_timeout and not self._health.has(part.duty):
+            self._connections.primary.look_soon()
+            if part not in asking or asking[part].done():
+                asking[part] = asyncio.create_task(self._explain(part, awake_since))
+        if waited > self._options.publish_timeout:
+            part.fail(OutcomeUnknown())
+            self._engine.progress()
+
+    async def _explain(self, part: Writing, awake_since: float) -> None:
+        why = await self._explain_wait()
+        if _waited(part, awake_since) > self._options.stall_timeout:
+            self._health.begin(part.duty, why)
+
+    def _look_at_silence(self, silent: float, asking: dict[object, asyncio.Task[Any]]) -> None:
+        if silent > SILENT:
+            self._health.begin(SILENCE, "it does not answer")
+        else:
+            self._health.end(SILENCE)
+        if silent <= self._options.database_timeout:
+            return
+        probe = asking.get(answers)
+        if probe is not None and probe.done() and not probe.result():
+            raise psycopg.OperationalError("the database has not answered for too long")
+        if probe is None or probe.done():
+            to = answers(self._connections["liveness"], self._options.conninfo, PROBE)
+            asking[answers] = asyncio.create_task(to)
 
     async def _explain_wait(self) -> str:
         """The server's wait events of commits."""
@@ -248,8 +270,8 @@ class Supervisor:
             async with asyncio.timeout(PROBE):
                 committing = [at for purpose, at in self._connections.items() if purpose in ("writer", "mailboxes")]
                 pids = [at.info.backend_pid for at in committing]
-                rows = await self._connections.request("waits_for", pids=pids)
-                why = next((f": {WAITS_FOR[kind]}" for (kind,) in rows if kind in WAITS_FOR), "")
+                rows = await self._connections.look_up("waits_for", pids=pids)
+                why = next((f": {text}" for kind, text in WAITS_FOR.items() if (kind,) in rows), "")
         return f"the database has taken more than {self._options.stall_timeout:g} s for a commit{why}"
 
     async def _give_up_in_time(self) -> NoReturn:
@@ -260,6 +282,11 @@ class Supervisor:
                     part.fail(StoreUnavailable(self.away))
                 self._engine.progress()
             await asyncio.sleep(LOOK)
+
+
+def _waited(part: Writing, awake_since: float) -> float:
+    """Seconds that what a part has taken waits for the database, of those since this process works."""
+    return 0.0 if part.waiting_since is None else now() - max(part.waiting_since, awake_since)
 
 
 async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from django.db import DEFAULT_DB_ALIAS, OperationalError
 from psycopg.errors import QueryCanceled
 
+from queues import hosts
 from queues.database import connection_parameters
 from queues.engine import running
 from queues.operations.overview import NEW_NODES, Overview, oldest_ready, take_overview
@@ -85,11 +86,11 @@ class StateReader:
                 series=read_series([ALL_QUEUES], SPANS["hour"], now, using)[ALL_QUEUES],
                 series_at=now,
             )
-        engines = tuple(running)
+        engines, warnings = tuple(running), hosts.warnings()
         state = replace(
             state,
             unready=list(dict.fromkeys(reason for engine in engines for reason in engine.unready_reasons())),
-            notes=list(dict.fromkeys(note for engine in engines for note in engine.notes())),
+            notes=list(dict.fromkeys([*(note for engine in engines for note in engine.notes()), *warnings])),
         )
         return replace(state, problems=find_problems(state))
 

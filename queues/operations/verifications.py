@@ -21,7 +21,7 @@ import psycopg
 from django.db import DEFAULT_DB_ALIAS
 
 from queues import childprocess
-from queues.database import connection_parameters
+from queues.database import primary_parameters
 from queues.settings import child_environment
 from queues.store import query
 
@@ -116,7 +116,7 @@ def run(chain: int) -> None:
     from queues.models import AuditChain
 
     name = AuditChain.objects.values_list("name", flat=True).get(pk=chain)
-    with psycopg.connect(**connection_parameters(), autocommit=True) as connection:
+    with psycopg.connect(**primary_parameters(), autocommit=True) as connection:
         row = connection.execute("select pg_try_advisory_lock(%s, %s)", (LOCK, chain)).fetchone()
         if row is not None and row[0]:
             report = reporter(connection, chain)

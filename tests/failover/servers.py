@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,22 @@ class Server:
                 process.kill()
         psutil.wait_procs(processes, timeout=PATIENCE)
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Within it all its processes stand still: it is there, and says nothing."""
+        pid = int((self.home.data / "postmaster.pid").read_text().split("\n", 1)[0])
+        postmaster = psutil.Process(pid)
+        postmaster.suspend()
+        processes = postmaster.children(recursive=True)
+        try:
+            for process in processes:
+                process.suspend()
+            yield
+        finally:
+            for process in (*processes, postmaster):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.resume()
+
     def promote(self) -> None:
         """Make a standby the primary."""
         self._run("pg_ctl", "promote", "-D", str(self.home.data), "-w", "-t", "60")
@@ -153,6 +170,11 @@ def page(broker: Broker, path: str) -> tuple[int, str]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+def notes(broker: Broker) -> list[str]:
+    """The notes of /readyz."""
+    return list(json.loads(page(broker, "/readyz")[1]).get("notes", []))
 
 
 def is_ready(broker: Broker) -> bool:

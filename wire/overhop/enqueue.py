@@ -247,7 +247,7 @@ class Enqueuer:
     async def _find_holder(self, keyed: Keyed, queue: QueuePolicy) -> None:
         """Answer with the job that has the key; if it has just finished, there is room for this one."""
         try:
-            rows = await self.service.engine.request("find_key", queue=queue.id, key=keyed.message.key)
+            rows = await self.service.engine.look_up("find_key", queue=queue.id, key=keyed.message.key)
         except StoreUnavailable as error:
             keyed.held.fill(err(keyed.rid, Code.UNAVAILABLE, str(error)))
         else:

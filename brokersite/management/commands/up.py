@@ -20,7 +20,7 @@ from brokersite.addresses import add_addresses, given_addresses, refuse_taken_ad
 from brokersite.environment import IN_CHECKOUT
 from brokersite.supervisor import ProcessSupervisor, Program, SupervisorError
 from queues import extras
-from queues.database import connection_parameters
+from queues.database import primary_parameters
 from wire.management.serving import LISTENERS
 from wire.net.address import HostPort
 
@@ -194,7 +194,7 @@ def _other_clients() -> list[str]:
         WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() ORDER BY backend_start
     """
     try:
-        with psycopg.connect(**connection_parameters() | {"connect_timeout": 3}) as connection:
+        with psycopg.connect(**primary_parameters() | {"connect_timeout": 3}) as connection:
             rows = connection.execute(query).fetchall()
             server = connection.info.port
     except psycopg.OperationalError:

@@ -22,7 +22,7 @@ STALLED = 0.4
 LONGEST_STALL = 0.3
 LONGEST_FREEZE = 1.5
 PURPOSES = (
-    "writer", "settlements", "fetcher", "requests", "delays", "reaper", "upkeep", "listener", "liveness"
+    "writer", "settlements", "fetcher", "requests", "lookups", "delays", "reaper", "upkeep", "listener", "liveness"
 )  # fmt: skip
 #: Starts of a listener that may fail while the database is on its way back.
 STARTS = 5

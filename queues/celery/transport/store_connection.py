@@ -22,12 +22,13 @@ from psycopg.rows import TupleRow
 from queues.celery.consumers.fork_safety import watch
 from queues.celery.transport.errors import DatabaseUnavailable, connection_errors, raise_unavailable
 from queues.celery.transport.statements import numbered
-from queues.database import ENCODING, KEEPALIVES, check_encoding, defaults_for_hosts, startup_options
+from queues.database import ENCODING, KEEPALIVES, check_encoding, startup_options
 from queues.engine.cluster.notifications.formats import SendableHint
 from queues.engine.database import SESSION_SETTINGS
 from queues.engine.driver import PreparedStatements
 from queues.engine.statements import array
 from queues.errors import WrongEncoding
+from queues.hosts import Session, choose
 
 T = TypeVar("T")
 
@@ -47,6 +48,7 @@ class BoundedConnection(PreparedStatements, Connection[TupleRow]):
     """A connection that waits for the server until its deadline: a host that has vanished blocks no caller for ever."""
 
     numbered = staticmethod(numbered)
+    primary = Session()
     #: On the monotonic clock; None: no limit.
     deadline: float | None = None
     #: Whether this process is a child of the one that opened it.
@@ -138,6 +140,9 @@ class Asking:
     def __enter__(self) -> BoundedConnection:
         if self._connection.inherited:
             raise DatabaseUnavailable("the connection is the parent process's")
+        if self._connection.primary.outdated:
+            self._connection.close()
+            raise DatabaseUnavailable("the primary was replaced by another host")
         if self._depth == 0:
             self._limit.__enter__()
         self._depth += 1
@@ -181,16 +186,12 @@ class StoreConnection:
     @staticmethod
     def _connect(conninfo: str, timeout: float, settings: dict[str, str]) -> BoundedConnection:
         given = conninfo_to_dict(conninfo)
-        ours: dict[str, Any] = KEEPALIVES | {"connect_timeout": max(2, int(timeout))} | defaults_for_hosts(given)
-        connection = BoundedConnection.connect(
-            conninfo,
-            autocommit=True,
-            prepare_threshold=0,
-            application_name="fivewire celery",
-            options=startup_options(settings, str(given.get("options") or "")),
-            client_encoding=ENCODING,
-            **ours,
-        )
+        chosen, primary = choose(given)
+        ours: dict[str, Any] = KEEPALIVES | {"connect_timeout": max(2, int(timeout))}
+        ours |= {"application_name": "fivewire celery", "client_encoding": ENCODING}
+        ours |= {"options": startup_options(settings, str(given.get("options") or ""))}
+        connection = BoundedConnection.connect(**chosen | ours, autocommit=True, prepare_threshold=0)
+        connection.primary = primary
         try:
             check_encoding(connection)
         except WrongEncoding:
@@ -214,7 +215,7 @@ class StoreConnection:
     @property
     def usable(self) -> bool:
         """Whether this process may use the connection, as far as is known."""
-        return not (self.inherited or self._connection.closed)
+        return not (self.inherited or self._connection.closed or self._connection.primary.outdated)
 
     def fileno(self) -> int:
         return self._connection.fileno()

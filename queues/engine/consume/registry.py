@@ -83,7 +83,7 @@ class LocalQueues:
     async def _id_of(self, name: str) -> int:
         rows = []
         if not name.startswith(MAILBOX_PREFIX) and "\0" not in name:
-            rows = await self._connections.request("queue_id", name=name)
+            rows = await self._connections.look_up("queue_id", name=name)
         if not rows:
             raise QueueNotFound(name)
         return int(rows[0][0])

@@ -192,7 +192,7 @@ class Subscriptions:
         most = self._options.subscriptions_per_key
         count = self._owned.get(owner)
         if count is None or count >= most:
-            ((count,),) = await self._connections.request("count_subscriptions", owner=owner)
+            ((count,),) = await self._connections.look_up("count_subscriptions", owner=owner)
         if count >= most:
             raise QuotaExceeded(f"{most} subscriptions")
         self._owned[owner] = count + 1
@@ -201,14 +201,14 @@ class Subscriptions:
         """The subscription of this id, or None. Raises StoreUnavailable."""
         if (known := self._by_id.get(id)) is not None:
             return known
-        rows = await self._connections.request("subscription", id=id) if id < 1 << 63 else []
+        rows = await self._connections.look_up("subscription", id=id) if id < 1 << 63 else []
         if not rows:
             if len(self._unknown) > 10_000:
                 self._unknown.clear()
             self._unknown[id] = now()
             return None
         [(queue, topic, qos)] = rows
-        rows = await self._connections.request("take_tags", queue=queue, count=TAGS)
+        rows = await self._connections.look_up("take_tags", queue=queue, count=TAGS)
         return await self._open(id, queue, bytes(topic), qos, rows[0][0]) if rows else None
 
     async def _open(self, id: int, queue: int, topic: bytes, qos: int, first_tag: int) -> LocalSubscription | None:
@@ -286,7 +286,7 @@ class Subscriptions:
         except TimeoutError:
             raise StoreUnavailable("returned messages cannot be written") from None
         asked = [tag for tag in tags if tag < 1 << 63]
-        rows = await self._connections.request("find_tags", queue=queue, tags=array(asked))
+        rows = await self._connections.look_up("find_tags", queue=queue, tags=array(asked))
         found = {row[0] for row in rows}
         for tag, id, waits, node in rows:
             if not waits and node != self._node.id:
@@ -302,4 +302,4 @@ class Subscriptions:
 
     async def _served_elsewhere(self, queue: int) -> bool:
         """Whether another node serves a queue by the store: a delivery that it just made may be older than its news."""
-        return bool(await self._connections.request("served_elsewhere", queues=array([queue]), node=self._node.id))
+        return bool(await self._connections.look_up("served_elsewhere", queues=array([queue]), node=self._node.id))

@@ -26,6 +26,7 @@ from psycopg.errors import UniqueViolation
 
 from queues.engine import audit
 from queues.engine.clock import now
+from queues.engine.confirmed import Confirmations
 from queues.engine.consume.low_watermark import FIRST
 from queues.engine.database import Connection
 from queues.engine.errors import EngineError, Later, MailboxClaimed, StoreUnavailable, TooManyNames
@@ -116,6 +117,8 @@ class MailboxService:
     _told: dict[str, float] = field(default_factory=dict)
     #: Since when (monotonic) something waits for the database.
     waiting_since: float | None = None
+    #: What was confirmed last.
+    confirmed: Confirmations = field(default_factory=Confirmations)
 
     # Used by sessions.
 
@@ -411,6 +414,8 @@ class MailboxService:
     def _deliver(self, exchange: Exchange) -> None:
         """After the commit."""
         self.counts.published += exchange.stored
+        if exchange.last is not None:
+            self.confirmed.note(*exchange.last, self.waiting_since)
         self.counts.dropped += exchange.dropped
         self._tell_refused(exchange)
         self.counts.acknowledged += exchange.settled

@@ -20,6 +20,7 @@ from psycopg import sql
 from queues.etl.errors import DatabaseAway, NoTcp, OutputBusy, PooledSession
 from queues.etl.job.jdbc import jdbc_properties, jdbc_url
 from queues.etl.job.window import Window, cut
+from queues.hosts import choose
 from queues.sqlfiles import load_statement
 
 DIRECTORY = Path(__file__).parent / "sql"
@@ -108,7 +109,8 @@ class JobConnection:
             "application_name": SESSION, "client_encoding": "UTF8",
         }  # fmt: skip
         try:
-            self.connection = psycopg.connect(**given, autocommit=True)
+            chosen, self.primary = choose(given)
+            self.connection = psycopg.connect(**chosen, autocommit=True)
         except psycopg.OperationalError as error:
             raise DatabaseAway(" ".join(str(error).split())) from error
         self.connection.prepare_threshold = None
@@ -118,7 +120,10 @@ class JobConnection:
         self.connection.close()
 
     def rows(self, query: LiteralString | sql.Composed, **parameters: Any) -> list[tuple[Any, ...]]:
-        """Run a statement, in a transaction of its own. Raises DatabaseAway when the connection is lost."""
+        """Run a statement, in a transaction of its own. Raises DatabaseAway when the connection is lost, or its primary
+        was replaced."""
+        if self.primary.outdated:
+            raise DatabaseAway("the primary was replaced by another host")
         try:
             cursor = self.connection.execute(query, parameters)
         except psycopg.OperationalError as error:

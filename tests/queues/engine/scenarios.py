@@ -574,7 +574,7 @@ async def asking(world: World) -> None:
     make = {"name": name, "max_attempts": 3, "retry_backoff": 1.0, "ack_timeout": 60.0}
     await world.asked(lambda: world.engine.request("ensure_queue", **make))
     queue = await world.asked(lambda: world.engine.queue(name))
-    await world.asked(lambda: world.engine.request("find_key", queue=queue.id, key="k"))
+    await world.asked(lambda: world.engine.look_up("find_key", queue=queue.id, key="k"))
     await world.asked(lambda: world.engine.request("write_workers", node=node, workers="[]", gone=[]))
 
 

@@ -270,16 +270,16 @@ async def test_a_key_that_is_revoked_while_it_is_looked_up_is_not_good(
 ) -> None:
     engine = await make_engine()
     key, text = client_key
-    request = engine.connections.request
+    request = engine.connections.look_up
 
     async def revoked_meanwhile(name: str, /, **parameters: Any) -> Any:
         found = await request(name, **parameters)
-        monkeypatch.setattr(engine.connections, "request", request)
+        monkeypatch.setattr(engine.connections, "look_up", request)
         store.rows("update queues_apikey set revoked_at = now() where id = %s returning id", key)
         engine.grants.forget(key)
         return found
 
-    monkeypatch.setattr(engine.connections, "request", revoked_meanwhile)
+    monkeypatch.setattr(engine.connections, "look_up", revoked_meanwhile)
     assert await engine.authenticate(text, "blipmq") is None
 
 

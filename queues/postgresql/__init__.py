@@ -1,0 +1,1 @@
+"""Django's backend for PostgreSQL on several hosts: `"ENGINE": "queues.postgresql"`."""
