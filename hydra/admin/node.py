@@ -64,9 +64,14 @@ class HydraNodeAdmin(FixedAdmin):
         ]  # fmt: skip
         return [*own, *super().get_urls()]
 
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """Without Django's deletion: it would list every event of a node, and ask for no name."""
-        return {name: action for name, action in super().get_actions(request).items() if name != "delete_selected"}
+    def get_actions(self, request: HttpRequest, action_location: Any = None) -> dict[str, Any]:
+        """Without Django's deletion: it would list every event of a node, and ask for no name.
+
+        Django names the location from 6.1 on.
+        """
+        location = {} if action_location is None else {"action_location": action_location}
+        actions = super().get_actions(request, **location)
+        return {name: action for name, action in actions.items() if name != "delete_selected"}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Node]:
         links = Link.objects.filter(node=OuterRef("pk"), state=JOINED).values("node")
