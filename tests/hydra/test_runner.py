@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hydra.irc.fates import SENT, Fate, FateKind
 from hydra.irc.pace import Pace
 from hydra.protocol.roles import Role
 from hydra.runner import FAULTS_WITHIN, MAX_FAULTS, Runner
@@ -45,7 +46,7 @@ async def runner() -> Any:
     made._gate.node = made.driver.node
     made._loop = asyncio.get_running_loop()
     made._sender, made._silence, made._tasks, made._beginning = None, None, Tasks(), asyncio.Lock()
-    made._faults_beside = 0
+    made._faults_beside, made._fates = 0, {}
     return made
 
 
@@ -71,6 +72,19 @@ async def test_a_node_that_is_silent_takes_no_lines_from_its_queue(runner: Any) 
     assert runner._gate.is_open()
     runner._be_silent("the database is away")
     assert not runner._gate.is_open()
+
+
+async def test_a_line_that_a_silent_node_has_not_given_to_irc_is_known_to_be_unsent(runner: Any) -> None:
+    waiting = runner._fates["a/7"] = asyncio.get_running_loop().create_future()
+    runner._be_silent("the database is away")
+    assert (await waiting).kind is FateKind.UNSENT
+
+
+async def test_the_end_of_another_nodes_line_is_an_event(runner: Any) -> None:
+    runner.settled("b/7", "PRIVMSG #a :x", Fate(FateKind.REFUSED, "404 #a no"))
+    runner.settled("b/8", "PRIVMSG #a :x", Fate(FateKind.UNKNOWN, "lost"))
+    runner.settled("b/9", "PRIVMSG #a :x", SENT)
+    assert runner.told == ["line refused: b/7: 404 #a no: PRIVMSG #a :x", "line lost: b/8: lost: PRIVMSG #a :x"]
 
 
 async def test_a_node_that_begins_anew_and_cannot_listen_at_first_tries_again(

@@ -232,6 +232,11 @@ class Network:
         """The messages that were noted as sent to IRC."""
         return {message for (message,) in self.rows("select message from hydra_sentline")}
 
+    def dead(self) -> set[int]:
+        """The messages for IRC that became dead letters, by their first ids."""
+        query = "select coalesce(origin_id, id) from queues_message where state = 3"
+        return {message for (message,) in self.rows(query)}
+
     def events(self, kind: str) -> list[str]:
         """The texts of events of this kind, of all nodes."""
         return [text for (text,) in self.rows("select text from hydra_event where kind = %s order by id", kind)]
