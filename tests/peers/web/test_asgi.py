@@ -29,7 +29,7 @@ async def converse(scope: dict[str, Any], *events: dict[str, Any]) -> list[dict[
     for event in events:
         received.put_nowait(event)
     async with asyncio.timeout(10):
-        await application(scope, received.get, send)  # type: ignore[arg-type]
+        await application(scope, received.get, send)
     return sent
 
 
