@@ -57,7 +57,7 @@ def _seconds_left(using: str) -> float:
     first = planned.order_by("next_run_at").annotate(now=Now(output_field=MomentField())).first()
     if first is None or first.next_run_at is None:
         return LONGEST_WAIT
-    left: float = (first.next_run_at - first.now).total_seconds()
+    left: float = first.next_run_at.timestamp() - first.now.timestamp()
     return min(max(left, 0.0), LONGEST_WAIT)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 from queues.etl.workspace import is_log
@@ -55,8 +55,8 @@ def run_seconds(run: EtlRun) -> float | None:
     """The duration of a run, until now if it has not ended."""
     if run.started_at is None:
         return None
-    took: timedelta = (run.ended_at or datetime.now(UTC)) - run.started_at
-    return max(0.0, took.total_seconds())
+    seconds: float = (run.ended_at or datetime.now(UTC)).timestamp() - run.started_at.timestamp()
+    return max(0.0, seconds)
 
 
 def in_order(stages: Collection[str]) -> list[str]:

@@ -20,7 +20,11 @@ def aware(value: datetime) -> datetime:
 
 
 class MomentField(DateTimeField):
-    """A DateTimeField whose values are aware also where the project has `USE_TZ = False`."""
+    """A DateTimeField whose values are aware also where the project has `USE_TZ = False`.
+
+    Then they are in the zone that Django's own pages show. Two of them are compared and subtracted as Unix times where
+    an hour matters: Python takes times of one zone by the face of their clocks.
+    """
 
     def from_db_value(self, value: datetime | None, expression: object, connection: object) -> datetime | None:
         return None if value is None else aware(value)

@@ -149,7 +149,7 @@ def _progress_text(stage: str, done: int, total: int) -> str:
 def _seconds(one: EtlRun) -> float | None:
     if one.started_at is None or one.ended_at is None:
         return None
-    return round(float((one.ended_at - one.started_at).total_seconds()), 1)
+    return round(float(one.ended_at.timestamp() - one.started_at.timestamp()), 1)
 
 
 def _values(one: EtlRun) -> dict[str, Any]:
