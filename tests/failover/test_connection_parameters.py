@@ -15,7 +15,8 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlencode
 
 import pytest
-from kombu import Connection, Queue
+from kombu.connection import Connection
+from kombu.entity import Queue
 from psycopg.conninfo import conninfo_to_dict
 
 import queues.celery.transport  # noqa: F401 - makes fivewire:// known

@@ -13,7 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from kombu import Connection
+from kombu.connection import Connection
 
 import queues.celery.transport  # noqa: F401 - makes fivewire:// known
 from queues.database import connection_parameters
