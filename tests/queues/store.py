@@ -43,10 +43,11 @@ def store(queue: Queue, state: State = State.READY, count: int = 1, **fields: An
             f"insert into queues_queuetally (queue_id, {column}, published) values (%s, %s, %s)",
             [queue.pk, count, count],
         )
-    return Message.objects.bulk_create(
+    rows = (
         Message(id=first + n, queue=queue, state=state, attempts=fields.get("attempts", 0), **_without(fields))
         for n in range(count)
     )
+    return Message.objects.bulk_create(rows, batch_size=1000)  # a statement has 65,535 parameters at most
 
 
 def _without(fields: dict[str, Any]) -> dict[str, Any]:
