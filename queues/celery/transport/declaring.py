@@ -133,7 +133,7 @@ def without_effect(arguments: Mapping[str, Any] | None) -> list[str]:
 
 def _seconds(queue: str, given: Mapping[str, Any], name: str, least: int) -> float | None:
     milliseconds = _whole(queue, given, name, least)
-    return None if milliseconds is None else min(max(milliseconds / 1000, SHORTEST), LONGEST)
+    return None if milliseconds is None else max(min(milliseconds, int(LONGEST * 1000)) / 1000, SHORTEST)
 
 
 def _whole(queue: str, given: Mapping[str, Any], name: str, least: int) -> int | None:

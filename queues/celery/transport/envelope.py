@@ -183,8 +183,7 @@ def _payload(body: Any, encoding: str | None) -> bytes:
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     if not isinstance(body, str):
-        kind = type(body).__name__
-        raise UnstorableTask(f"The body is of type {kind}; without a serializer it must be text or bytes.")
+        raise UnstorableTask(f"The body is of type {type(body).__name__}; without a serializer it is text or bytes.")
     try:
         return body.encode("utf-8" if encoding in BINARY else encoding)
     except (UnicodeEncodeError, LookupError) as error:
