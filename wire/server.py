@@ -28,6 +28,8 @@ class Quotas:
 
 async def ensure_queue(engine: Engine, name: str) -> None:
     """Make a queue with the engine's defaults if there is none of this name. Raises StoreUnavailable."""
+    if await engine.look_up("queue_id", name=name):
+        return
     defaults = {each: getattr(engine.options, each) for each in ("max_attempts", "retry_backoff", "ack_timeout")}
     await engine.request("ensure_queue", name=name, **defaults)
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,22 @@ class Server:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(processes, timeout=PATIENCE)
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Within it all its processes stand still: it is there, and says nothing."""
+        pid = int((self.home.data / "postmaster.pid").read_text().split("\n", 1)[0])
+        postmaster = psutil.Process(pid)
+        postmaster.suspend()
+        processes = postmaster.children(recursive=True)
+        try:
+            for process in processes:
+                process.suspend()
+            yield
+        finally:
+            for process in (*processes, postmaster):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.resume()
 
     def promote(self) -> None:
         """Make a standby the primary."""

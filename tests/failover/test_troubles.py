@@ -18,8 +18,11 @@ from tests.failover.load import Load
 from tests.failover.servers import DATABASE, ROLE, Server, is_ready, page, url, wait_ready, wait_unready
 from tests.hydra.network.namespaces import Namespaces, NotPossible
 from tests.tools import lack
-from tests.waiting import wait_until
-from tests.wire.broker import Blip, Broker
+from tests.waiting import PATIENCE, wait_until
+from tests.wire.broker import NO_RECEIVE, Blip, Broker, Sspq
+from wire.blipmq import codec as blipmq
+from wire.overhop.client import Client as Overhop
+from wire.overhop.errors import Unavailable
 
 TOPIC = b"troubles"
 STATUS = ("--status", "127.0.0.1:0")
@@ -27,6 +30,8 @@ STATUS = ("--status", "127.0.0.1:0")
 SIZE, BODY = "64m", 4000
 WAITING = 20
 END_SESSIONS = "select pg_terminate_backend(pid) from pg_stat_activity where usename = %s"
+#: Threads in which requests to change something are carried out.
+MOST_THREADS = 4
 #: Limits that would end the engine's statements and sessions, and Django's, if they held for them.
 LIMITS = {
     "statement_timeout": "300ms", "lock_timeout": "10ms", "idle_session_timeout": "300ms",
@@ -184,3 +189,70 @@ def test_a_host_behind_a_black_hole_is_waited_for_and_all_goes_on_when_it_answer
         wait_ready(broker)
         assert consumer.consume(subscription, len(bodies)) == bodies
         assert "the database is away" in broker.log
+
+
+def test_a_database_that_freezes_under_load_is_silent_until_it_is_left_and_no_task_is_forgotten(
+    make_server: MakeServer,
+) -> None:
+    server = make_server()
+    server.start()
+    environment = {"BROKER_DATABASE_TIMEOUT": 6, "BROKER_STALL_TIMEOUT": 1}
+    with Broker(url(server), *STATUS, **environment) as broker, Load(broker) as load:
+        load.wait_for_more(50)
+        with server.frozen():
+            wait_unready(broker, "is reconnecting")
+            said = [line for line in broker.log.splitlines() if "The database:" in line]
+            assert len(said) == 1, "its silence begins once, and is not over"
+        wait_ready(broker)
+        load.wait_for_more(50)
+        load.check_nothing_is_lost()
+        assert "was never retrieved" not in broker.log
+
+
+def refused(broker: Broker, frame: bytes) -> bool:
+    """Whether a frame of a client that has just logged in is refused."""
+    with Blip(broker.blipmq, KEY) as client:
+        client.send(frame)
+        return client.read().kind == blipmq.NACK
+
+
+def no_queue(broker: Broker, name: str) -> bool:
+    """Whether a queue cannot be made."""
+    with Overhop(*broker.overhop, timeout=PATIENCE) as client:
+        try:
+            client.create_queue(name)
+        except Unavailable:
+            return True
+    return False
+
+
+def test_a_client_logs_in_and_what_is_stored_is_consumed_while_a_synchronous_standby_is_away(
+    make_server: MakeServer,
+) -> None:
+    server = make_server()
+    server.start()
+    environment = {"BROKER_PUBLISH_TIMEOUT": 3, "BROKER_STALL_TIMEOUT": 1}
+    with Broker(url(server), *STATUS, **environment) as broker, Blip(broker.blipmq, KEY) as first:
+        subscription = first.subscribe(TOPIC)
+        first.publish(TOPIC, b"stored")
+        server.rows("alter system set synchronous_standby_names = 'nosuch'")
+        server.rows("select pg_reload_conf()")
+        with ThreadPoolExecutor(MOST_THREADS + 2) as executor:
+            waiting = [
+                executor.submit(refused, broker, frame)
+                for frame in (blipmq.encode_subscribe(7, b"new", 1), blipmq.encode_publish(7, 1, TOPIC, b"held"))
+            ]
+            waiting += [executor.submit(no_queue, broker, f"new-{n}") for n in range(MOST_THREADS)]
+            wait_unready(broker, "a synchronous standby has not confirmed it")
+            with Blip(broker.blipmq, KEY) as second:
+                assert second.consume(subscription, 1) == [b"stored"]
+            with Overhop(*broker.overhop) as jobs:
+                jobs.queues()
+            with Sspq(broker.sspq) as sspq:
+                assert sspq.receive() == NO_RECEIVE
+            for each in waiting:
+                assert each.result(), "what writes is refused in time"
+        server.rows("alter system reset synchronous_standby_names")
+        server.rows("select pg_reload_conf()")
+        wait_ready(broker)
+        first.publish(TOPIC, b"again")

@@ -1,4 +1,7 @@
-"""Requests that look into the store: rare, and answered over Django's connections in a few threads."""
+"""Requests that look into the store: rare, and answered over Django's connections in a few threads.
+
+Those that change something have threads of their own: where they wait for their commits, the others are answered.
+"""
 
 from __future__ import annotations
 
@@ -53,18 +56,30 @@ class Queries:
         self._engine = engine
         self._most_queues = most_queues
         self._largest_answer = largest_answer
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="overhop-queries")
+        self._looking = ThreadPoolExecutor(THREADS, thread_name_prefix="overhop-queries")
+        self._changing = ThreadPoolExecutor(THREADS, thread_name_prefix="overhop-changes")
         self._started = time.monotonic()
 
     def close(self) -> None:
         """Take no more requests."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._looking, self._changing):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     async def ask(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call a function that uses Django's connection. Raises DomainError or StoreUnavailable."""
+        """Call a function that reads by Django's connection. Raises DomainError or StoreUnavailable."""
+        return await self._call(self._looking, function, *arguments)
+
+    async def change(self, function: Callable[..., T], *arguments: Any) -> T:
+        """The same for a function that writes; one whose commit takes as long as a publish may is given up."""
+        return await self._call(self._changing, function, *arguments)
+
+    async def _call(self, threads: ThreadPoolExecutor, function: Callable[..., T], *arguments: Any) -> T:
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._threads, _with_connection, function, *arguments)
+            async with asyncio.timeout(self._engine.options.publish_timeout):
+                return await loop.run_in_executor(threads, _with_connection, function, *arguments)
+        except TimeoutError as error:
+            raise StoreUnavailable("the database has not answered in time: it may be done or not") from error
         except (OperationalError, InterfaceError) as error:
             raise StoreUnavailable(str(error).strip().split("\n")[0]) from error
         except (EngineError, queue_operations.OperationError) as error:
@@ -89,17 +104,17 @@ class Queries:
         """ADDQUEUE: the new queue's id."""
         if await self.ask(job_queues.count_queues) >= self._most_queues:
             raise DomainError(Code.FORBIDDEN, f"there are {self._most_queues} queues: clients may make no more")
-        queue = await self.ask(job_queues.add_queue, *wanted)
+        queue = await self.change(job_queues.add_queue, *wanted)
         return {"qid": str(queue.uuid)}
 
     async def remove_queue(self, name: str) -> Payload:
         """RMQUEUE."""
-        await self.ask(queue_operations.delete_queue, name)
+        await self.change(queue_operations.delete_queue, name)
         return {}
 
     async def set_paused(self, name: str, paused: bool) -> Payload:
         """PAUSE, RESUME."""
-        await self.ask(job_queues.set_paused, name, paused)
+        await self.change(job_queues.set_paused, name, paused)
         await self._engine.refresh(name)
         return {}
 
@@ -124,7 +139,7 @@ class Queries:
     async def remove_job(self, jid: str) -> Payload:
         """RMJOB."""
         queue, uuid = split_job_id(jid)
-        if not await self.ask(jobs.remove_job, queue, UUID(uuid)):
+        if not await self.change(jobs.remove_job, queue, UUID(uuid)):
             raise DomainError(Code.JOB_NOT_FOUND, f"there is no job {jid}")
         return {}
 
@@ -144,7 +159,7 @@ class Queries:
 
     async def log(self, queue: int, id: int, line: str) -> Payload:
         """LOG."""
-        await self.ask(jobs.write_log, queue, id, line)
+        await self.change(jobs.write_log, queue, id, line)
         return {}
 
     # The server.
