@@ -106,7 +106,10 @@ class Engine:
         self.on_key_change = self.grants.on_change
         #: Called when a periodic job may be due earlier than was known, or a bulk operation has begun.
         self.on_periodic_change: list[Callable[[], None]] = []
-        self.timeline = Timeline(options.name, counts, node, clock, lambda: self.last_id, self._forget_history)
+        confirmed = self.writer.confirmed, self.mailboxes.confirmed
+        self.timeline = Timeline(
+            options.name, counts, node, clock, lambda: self.last_id, self._forget_history, confirmed
+        )
         self.tidying = Tidying(node, health, self.local_queues, self.fetcher, turn)
         self.lines = Lines(node, self.local_queues.schedule)
         handlers = Handlers(

@@ -40,7 +40,7 @@ STEADY_JOB, STEADY = 5.0, 60.0
 LOOK, STANDSTILL, PROBE, SILENT = 0.25, 2.0, 3.0, 3.0
 #: The trouble of /readyz while the database does not answer.
 SILENCE = Trouble("The database", "silence")
-#: The cause of a commit's wait, by the name or the kind of the server's wait event.
+#: The cause of a commit's wait, by the name or the kind of the server's wait event; the first of several is the cause.
 WAITS_FOR = {"SyncRep": "a synchronous standby has not confirmed it", "Lock": "another transaction holds a lock"}
 
 
@@ -271,7 +271,7 @@ class Supervisor:
                 committing = [at for purpose, at in self._connections.items() if purpose in ("writer", "mailboxes")]
                 pids = [at.info.backend_pid for at in committing]
                 rows = await self._connections.look_up("waits_for", pids=pids)
-                why = next((f": {WAITS_FOR[kind]}" for (kind,) in rows if kind in WAITS_FOR), "")
+                why = next((f": {text}" for kind, text in WAITS_FOR.items() if (kind,) in rows), "")
         return f"the database has taken more than {self._options.stall_timeout:g} s for a commit{why}"
 
     async def _give_up_in_time(self) -> NoReturn:

@@ -19,7 +19,7 @@ from tests.failover.servers import DATABASE, ROLE, Server, is_ready, page, url, 
 from tests.hydra.network.namespaces import Namespaces, NotPossible
 from tests.tools import lack
 from tests.waiting import PATIENCE, wait_until
-from tests.wire.broker import NO_RECEIVE, Blip, Broker, Sspq
+from tests.wire.broker import Blip, Broker, Sspq, put
 from wire.blipmq import codec as blipmq
 from wire.overhop.client import Client as Overhop
 from wire.overhop.errors import Unavailable
@@ -235,6 +235,8 @@ def test_a_client_logs_in_and_what_is_stored_is_consumed_while_a_synchronous_sta
     with Broker(url(server), *STATUS, **environment) as broker, Blip(broker.blipmq, KEY) as first:
         subscription = first.subscribe(TOPIC)
         first.publish(TOPIC, b"stored")
+        put(broker.sspq, b"stored")
+        server.wait_for("select count(*) = 2 from queues_openmessage where payload = 'stored'")
         server.rows("alter system set synchronous_standby_names = 'nosuch'")
         server.rows("select pg_reload_conf()")
         with ThreadPoolExecutor(MOST_THREADS + 2) as executor:
@@ -249,7 +251,7 @@ def test_a_client_logs_in_and_what_is_stored_is_consumed_while_a_synchronous_sta
             with Overhop(*broker.overhop) as jobs:
                 jobs.queues()
             with Sspq(broker.sspq) as sspq:
-                assert sspq.receive() == NO_RECEIVE
+                assert sspq.receive_message().payload == b"stored"
             for each in waiting:
                 assert each.result(), "what writes is refused in time"
         server.rows("alter system reset synchronous_standby_names")

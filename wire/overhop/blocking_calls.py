@@ -28,7 +28,7 @@ class Threads:
         """Call a function in a thread, in the context of the caller, and return or raise what it does.
 
         A BaseException that is none of this thread's own, such as SystemExit, is raised as RuntimeError. A cancelled
-        caller leaves the function running.
+        caller leaves the function running if it has begun.
         """
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[tuple[T | None, BaseException | None]] = loop.create_future()
@@ -37,7 +37,8 @@ class Threads:
         def run() -> None:
             result, error = None, None
             try:
-                result = context.run(function, *args)
+                if not outcome.cancelled():
+                    result = context.run(function, *args)
             except BaseException as raised:
                 error = raised
             with contextlib.suppress(RuntimeError):  # the loop is closed: the result is not needed any more

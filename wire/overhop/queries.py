@@ -10,7 +10,6 @@ import os
 import resource
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeVar
@@ -22,6 +21,7 @@ from queues.engine import Content, Engine, EngineError, QueueNotFound, StoreUnav
 from queues.errors import Busy
 from queues.operations import job_queues, jobs
 from queues.operations import queues as queue_operations
+from wire.overhop.blocking_calls import Threads
 from wire.overhop.codec.fields import DomainError
 from wire.overhop.codec.messages import AddQueue, ListJobs, split_job_id
 from wire.overhop.codec.names import Code
@@ -56,14 +56,13 @@ class Queries:
         self._engine = engine
         self._most_queues = most_queues
         self._largest_answer = largest_answer
-        self._looking = ThreadPoolExecutor(THREADS, thread_name_prefix="overhop-queries")
-        self._changing = ThreadPoolExecutor(THREADS, thread_name_prefix="overhop-changes")
+        self._looking, self._changing = Threads(THREADS), Threads(THREADS)
         self._started = time.monotonic()
 
     def close(self) -> None:
         """Take no more requests."""
         for threads in (self._looking, self._changing):
-            threads.shutdown(wait=False, cancel_futures=True)
+            threads.close()
 
     async def ask(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function that reads by Django's connection. Raises DomainError or StoreUnavailable."""
@@ -73,11 +72,10 @@ class Queries:
         """The same for a function that writes; one whose commit takes as long as a publish may is given up."""
         return await self._call(self._changing, function, *arguments)
 
-    async def _call(self, threads: ThreadPoolExecutor, function: Callable[..., T], *arguments: Any) -> T:
-        loop = asyncio.get_running_loop()
+    async def _call(self, threads: Threads, function: Callable[..., T], *arguments: Any) -> T:
         try:
             async with asyncio.timeout(self._engine.options.publish_timeout):
-                return await loop.run_in_executor(threads, _with_connection, function, *arguments)
+                return await threads.call(_with_connection, function, *arguments)
         except TimeoutError as error:
             raise StoreUnavailable("the database has not answered in time: it may be done or not") from error
         except (OperationalError, InterfaceError) as error:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from queues.engine.clock import ServerClock, now
+from queues.engine.confirmed import Confirmations
 from queues.engine.database import Connection
 from queues.engine.message import ROWS_PER_STATEMENT, Counts
 from queues.engine.node import LocalNode
@@ -25,10 +26,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between looks at the store's past and its clock.
 KNOWN = 60.0
-ANOTHER_PAST = (
-    "the database has another past than this process knew; the last confirmed messages may be lost, and earlier"
-    " deliveries are not settled any more"
-)
+ANOTHER_PAST = "the database has another past than this process knew, and earlier deliveries are not settled any more"
 #: Steps of a sequence that one statement takes.
 MOST_STEPS = 1_000_000
 
@@ -74,6 +72,14 @@ def broken_by(known: Reading, last_id: int, reading: Reading) -> str | None:
     return None
 
 
+def _lost(lost_from: float | None) -> str:
+    """What the store lacks of that which this process has confirmed, in words."""
+    if lost_from is None:
+        return "it has all that this process had confirmed"
+    first = f"{datetime.fromtimestamp(lost_from, UTC):%Y-%m-%d %H:%M:%S.%f} UTC" if lost_from else "the first one"
+    return f"what this process confirmed may be lost from {first} on"
+
+
 async def _advance(connection: Connection, sequence: str, steps: int) -> None:
     for done in range(0, steps, MOST_STEPS):
         await connection.run("move_ids", {"sequence": sequence, "steps": min(MOST_STEPS, steps - done)})
@@ -90,12 +96,13 @@ class Timeline:
     _clock: ServerClock
     _last_id: Callable[[], int]
     _forget: Callable[[Connection], Awaitable[None]]
+    _confirmed: Sequence[Confirmations] = ()
     #: The past as this process knows it, and the last message id that it has seen, without its priority.
     _known: Reading | None = None
     _seen: int = 0
     #: The first finding, until the past is known anew: the work that follows hides it, and may be cut off.
     _broken_by: str | None = None
-    #: When and why the store was found to have another past, the last time; for operators.
+    #: When and why the store was found to have lost what was confirmed, the last time; for operators.
     rewritten: str = ""
 
     async def check(self, connection: Connection) -> None:
@@ -105,12 +112,18 @@ class Timeline:
         if self._known is not None and self._broken_by is None:
             self._broken_by = broken_by(self._known, self._seen, reading)
         if (reason := self._broken_by) is not None:
+            lost = [await one.lost_from(connection, reading.clock) for one in self._confirmed]
+            lost_from = min((time for time in lost if time is not None), default=None)
             await self._move_on(connection, reading)
             await self._forget(connection)
-            await connection.run("note_history", {"node": self._name, "reason": reason})
+            said = f"{reason}; {_lost(lost_from)}"
+            await connection.run("note_history", {"node": self._name, "reason": said})
             self._counts.rewritten += 1
-            self.rewritten = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {reason}"
-            logger.error("%s: %s", ANOTHER_PAST, reason)
+            for one in self._confirmed:
+                one.forget()
+            if lost_from is not None:
+                self.rewritten = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {said}"
+            logger.log(logging.WARNING if lost_from is None else logging.ERROR, "%s: %s", ANOTHER_PAST, said)
         self._know(reading)
 
     async def run(self, connection: Connection) -> None:

@@ -25,6 +25,7 @@ from psycopg.errors import UniqueViolation
 
 from queues.engine import audit
 from queues.engine.clock import now
+from queues.engine.confirmed import Confirmations
 from queues.engine.consume.low_watermark import FIRST
 from queues.engine.database import Connection
 from queues.engine.errors import EngineError, Later, MailboxClaimed, StoreUnavailable, TooManyNames
@@ -108,6 +109,8 @@ class MailboxService:
     _patience: Patience = field(default_factory=Patience)
     #: Since when (monotonic) something waits for the database.
     waiting_since: float | None = None
+    #: What was confirmed last.
+    confirmed: Confirmations = field(default_factory=Confirmations)
 
     # Used by sessions.
 
@@ -394,6 +397,8 @@ class MailboxService:
     def _deliver(self, exchange: Exchange) -> None:
         """After the commit."""
         self.counts.published += exchange.stored
+        if exchange.last is not None:
+            self.confirmed.note(*exchange.last, self.waiting_since)
         self.counts.dropped += exchange.dropped
         self.counts.acknowledged += exchange.settled
         self.counts.stray_acks += exchange.stray

@@ -91,6 +91,8 @@ class Exchange:
         self.options = options
         self.may_record = may_record
         self.careful = careful
+        #: The id of the last letter that was stored, and its queue.
+        self.last: tuple[int, int] | None = None
         #: Letters to deliver.
         self.deliveries = defaultdict[Mailbox, Deliveries](Deliveries)
         #: Mailbox, the backlog's news from before, and the claim.
@@ -211,6 +213,8 @@ class Exchange:
         if ns is None:
             self.dropped += len(self.keys)
             return
+        if ids:
+            self.last = ids[-1], queues[-1]
         record, delivered = self.record, AuditRecord()
         by_queue = {mailbox.queue: mailbox for mailbox in self.locals}
         claimed = {mailbox.queue for mailbox in self.claiming}

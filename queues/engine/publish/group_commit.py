@@ -20,6 +20,7 @@ import psycopg
 from queues.engine import audit
 from queues.engine.cache import Cache
 from queues.engine.clock import now
+from queues.engine.confirmed import Confirmations
 from queues.engine.consume.fetcher import Fetcher
 from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.consume.memory import OVERHEAD
@@ -111,6 +112,8 @@ class PublishWriter:
     _patience: Patience = field(default_factory=Patience)
     #: Since when (monotonic) something taken waits for the database.
     waiting_since: float | None = None
+    #: What was confirmed last.
+    confirmed: Confirmations = field(default_factory=Confirmations)
     _names: KeyNames = field(default_factory=KeyNames)
     #: The version of the topology whose changes of audited queues are in their chains.
     _sealed: int = UNKNOWN
@@ -441,6 +444,8 @@ class PublishWriter:
         count = len(write.group.bodies)
         self.counts.published += count * len(write.queues)
         self.last_id = write.ids(write.width - 1)[-1]
+        if (last := write.last_stored) is not None:
+            self.confirmed.note(*last, self.waiting_since)
         if write.delayed:
             for delay in {message.delay for message in write.group.outgoing if message.delay > 0}:
                 self.due_in(delay)

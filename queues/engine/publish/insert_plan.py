@@ -150,6 +150,16 @@ class Write:
         ids, stored = self.ids(self.queues.index(queue)), self.stored
         return ids if stored is None else [id for id in ids if id in stored]
 
+    @property
+    def last_stored(self) -> tuple[int, int] | None:
+        """The id of the last message that was stored, and its queue."""
+        ids = self.ids(self.width - 1)
+        for n in reversed(range(len(ids))):
+            if self.stored is None or ids[n] in self.stored:
+                priority = self.group.outgoing[n].priority if self.group.outgoing else 0
+                return ids[n] - (priority << 56), self.queues[-1]
+        return None
+
     def answer(self, queue: QueuePolicy, health: Health) -> None:
         """Tell each producer the id that its message has in the queue which it was published to."""
         group, known = self.group, self.first_ids(queue.id)
