@@ -16,11 +16,13 @@ class QueuesConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from queues import checks  # noqa: F401
+        from queues import checks, hosts  # noqa: F401
         from queues.groups import keep_groups
+        from queues.settings import settings
 
         post_migrate.connect(keep_topology, sender=self)
         post_migrate.connect(keep_groups)
+        hosts.directory = lambda: settings.DATA_DIR / "timelines"
 
 
 def keep_topology(using: str, **kwargs: Any) -> None:

@@ -12,8 +12,10 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.utils import OperationalError
 
-from queues.database import DJANGO_SESSION
+from queues.database import DJANGO_SESSION, connection_parameters
 from queues.engine.database import OLDEST_SERVER
+from queues.hosts import hosts_of
+from queues.postgresql.base import DatabaseWrapper
 from queues.settings import problems
 
 #: Characters.
@@ -89,6 +91,18 @@ def check_tables(
             "The tables are of a development version before 0.1.0, which today's migrations do not know.",
             hint=f"Apply the migrations of a version that has {last[1]} first, or begin with an empty database.",
             id="fivewire.E006",
+        )
+
+
+@register(Tags.compatibility)
+def check_hosts(app_configs: Apps, **kwargs: Any) -> Iterator[CheckMessage]:
+    """fivewire.W005: connections to several hosts leave a primary that was replaced."""
+    connection = connections[DEFAULT_DB_ALIAS]
+    if hosts_of(connection_parameters()) and not isinstance(connection, DatabaseWrapper):
+        yield Warning(
+            "The database has several hosts, and Django's backend stays on a primary that was replaced.",
+            hint="Set ENGINE to queues.postgresql.",
+            id="fivewire.W005",
         )
 
 

@@ -2,19 +2,22 @@
 
 A primary that was replaced may run on and take writes: its PostgreSQL lives, and only the program that manages it is
 gone. What it confirms then is lost. So the hosts are compared, and the one that takes writes and has the highest
-timeline is the primary. The highest timeline that this process has seen is remembered: a host with a lower one is never
-used again. A thread asks the hosts every few seconds as long as the process lives.
+timeline is the primary. The highest timeline that was seen is remembered, by other processes of this machine too: a
+host with a lower one is never used again. A thread asks the hosts every few seconds as long as the process lives.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -90,6 +93,17 @@ def defaults_for_hosts(given: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     defaults = {"target_session_attrs": "read-write", "connect_timeout": NEXT_HOST}
     return {name: value for name, value in defaults.items() if not given.get(name)}
+
+
+#: Gives the directory where processes of this machine remember timelines; None: they do not.
+directory: Callable[[], Path] | None = None
+
+
+def _file(hosts: tuple[Host, ...], system: int | None) -> Path | None:
+    """Where the highest timeline of a system on these hosts is remembered."""
+    if directory is None or system is None:
+        return None
+    return directory() / f"{system}-{sha256(' '.join(sorted(map(str, hosts))).encode()).hexdigest()[:12]}"
 
 
 class Cluster:
@@ -192,13 +206,16 @@ class Cluster:
         best = max(same, key=lambda sight: (sight.timeline, sight.host == now), default=None)
         if best is not None and best.system not in (None, system):
             self.timeline = 0
+        if best is not None and self._system is None:
+            self.timeline = self._recall(best.system)
         if best is None or best.timeline < self.timeline:
             self._primary = None
         else:
             self._go_to(best)
         replaced = tuple(sight.host for sight in same if sight.timeline < self.timeline)
+        where = f" ({file})" if (file := _file(self._hosts, system)) else ""
         for host in replaced:
-            error = f"it was replaced: its timeline is {sights[host].timeline}, and {self.timeline} was seen"
+            error = f"it was replaced: its timeline is {sights[host].timeline}, and {self.timeline} was seen{where}"
             sights[host] = sights[host]._replace(error=error)
             if host not in self.replaced:
                 logger.error("%s takes writes although %s; what is stored there is lost", host, error)
@@ -211,6 +228,21 @@ class Cluster:
         self._system = best.system or self._system
         self.timeline = best.timeline
         self._primary = Primary(best.host, best.timeline)
+        self._remember()
+
+    def _recall(self, system: int | None) -> int:
+        """The highest timeline that processes of this machine have seen; 0 if none is known."""
+        try:
+            return 0 if (file := _file(self._hosts, system)) is None else int(file.read_text())
+        except (OSError, ValueError):
+            return 0
+
+    def _remember(self) -> None:
+        file = _file(self._hosts, self._system)
+        if file is not None and self.timeline > self._recall(self._system):
+            with contextlib.suppress(OSError):  # this process remembers it
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(str(self.timeline))
 
 
 def look_at(host: Host, parameters: Mapping[str, Any]) -> Sight:

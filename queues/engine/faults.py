@@ -55,7 +55,7 @@ PHRASES = {
 
 
 #: Refusals of a connection by a server that is there and will take it.
-PASSING = {REFUSALS["53300"], REFUSALS["57P03"], REFUSALS["25006"]}
+PASSING = {REFUSALS["53300"], REFUSALS["57P03"], REFUSALS["25006"], PHRASES["it was replaced"]}
 
 
 class Fault(enum.Enum):
@@ -90,7 +90,8 @@ def fault_of(error: BaseException, connection: BaseConnection[TupleRow] | None =
 
 
 def passes(error: BaseException) -> bool:
-    """Whether a server refused a connection that it takes later: all are taken, or it is starting, or a standby."""
+    """Whether a server refused a connection that it, or another one, takes later: all are taken, it is starting, it is
+    a standby, or it was replaced."""
     text = told(error).split(" (")[0]
     return isinstance(error, psycopg.Error) and text in PASSING
 

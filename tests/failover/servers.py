@@ -172,6 +172,11 @@ def page(broker: Broker, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
+def notes(broker: Broker) -> list[str]:
+    """The notes of /readyz."""
+    return list(json.loads(page(broker, "/readyz")[1]).get("notes", []))
+
+
 def is_ready(broker: Broker) -> bool:
     return page(broker, "/readyz")[0] == 200
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,7 @@ from queues.etl.job.database import JobConnection
 from queues.hosts import cluster_of
 from queues.postgresql.base import DatabaseWrapper
 from tests.failover.conftest import MakeServer
-from tests.failover.servers import Server, page, url, wait_ready, wait_unready
+from tests.failover.servers import Server, notes, page, url, wait_ready, wait_unready
 from tests.process import Process
 from tests.waiting import wait_until
 from tests.wire.broker import Blip, Broker
@@ -44,10 +43,6 @@ def pair(make_server: MakeServer) -> tuple[Server, Server]:
     primary.start()
     standby.start_as_standby(primary, "other")
     return primary, standby
-
-
-def notes(broker: Broker) -> list[str]:
-    return list(json.loads(page(broker, "/readyz")[1]).get("notes", []))
 
 
 def test_a_broker_leaves_a_primary_that_was_replaced_and_never_goes_back_to_it(pair: tuple[Server, Server]) -> None:
@@ -70,7 +65,11 @@ def test_a_broker_leaves_a_primary_that_was_replaced_and_never_goes_back_to_it(p
         standby.kill()
         wait_unready(broker, "replaced by another one")
         assert primary.rows(STORED, "after %") == [(0,)]
+        waiting = Broker(url(primary, standby))
+        wait_until(lambda: "was replaced by another one" in waiting.log, "a new process that waits, too")
         standby.start()
+        waiting.wait_ready()
+        assert waiting.stop() == 0
         wait_ready(broker)
         primary.stop()
         wait_until(lambda: not any(STILL_WRITES in note for note in notes(broker)), "the note's end")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 
 from brokersite.rigs.torture.database import KEY
 from tests.failover.conftest import MakeServer
 from tests.failover.load import Load
-from tests.failover.servers import page, url, wait_ready, wait_unready
+from tests.failover.servers import notes, page, url, wait_ready, wait_unready
 from tests.waiting import wait_until
 from tests.wire.broker import Blip, Broker
 from wire.blipmq import codec as blipmq
@@ -35,6 +36,23 @@ def test_a_synchronous_standby_that_is_promoted_under_load_takes_over_without_a_
         load.wait_for_more()
         load.check_nothing_is_lost()
         assert "another timeline" in broker.log
+        assert notes(broker) == [], "what was confirmed is there"
+
+
+def test_no_message_counts_as_lost_after_a_planned_switchover_under_load(make_server: MakeServer) -> None:
+    primary, standby = make_server(), make_server()
+    primary.start()
+    standby.start_as_standby(primary, "other")
+    with Broker(url(primary, standby), *STATUS) as broker, Load(broker) as load:
+        load.wait_for_more()
+        primary.stop_cleanly()
+        standby.promote()
+        wait_ready(broker)
+        load.wait_for_more()
+        load.check_nothing_is_lost()
+        assert "another timeline" in broker.log
+        assert notes(broker) == []
+        assert '\nfivewire_trouble{what="history"} 0.0\n' in page(broker, "/metrics")[1]
 
 
 def test_the_operator_is_told_of_an_asynchronous_standby_that_lacks_messages_and_old_acknowledgements_settle_no_new_one(
@@ -71,7 +89,9 @@ def test_the_operator_is_told_of_an_asynchronous_standby_that_lacks_messages_and
 
         status, answer = page(broker, "/readyz")
         assert status == 200
-        assert "another timeline" in json.loads(answer)["notes"][0]
+        [note] = json.loads(answer)["notes"]
+        assert "another timeline" in note
+        assert re.search(r"may be lost from \d{4}-\d\d-\d\d [\d:.]+ UTC on", note), note
         assert "\nfivewire_rewritten_total 1.0\n" in page(broker, "/metrics")[1]
         events = "select event from queues_audit join queues_auditchain c on c.id = chain_id where name = 'operators'"
         wait_until(lambda: ("history-rewritten",) in standby.rows(events), "a row of the audit chain for operators")

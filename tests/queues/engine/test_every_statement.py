@@ -59,7 +59,7 @@ RUN_BY: dict[Scenario, str] = {
     scenarios.watching: "write_connections",
     scenarios.routing: "tally_routes fold_routes fold_dead_letters",
     scenarios.stalling: "waits_for",
-    scenarios.reconnecting: "history register_node end_sessions move_ids move_tags note_history",
+    scenarios.reconnecting: "history register_node end_sessions move_ids move_tags note_history are_stored",
     scenarios.losing_a_commit: "audit_has",
     scenarios.stopping: "any_leased",
 }

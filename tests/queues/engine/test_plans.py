@@ -36,7 +36,7 @@ ELSEWHERE = {
 }  # fmt: skip
 #: Those that read segments, but for these of a node, which has an index.
 OF_SEGMENTS = {
-    "claim", "claim_alone", "first_ready", "look_below", "publish", "publish_detailed", "publish_leased",
+    "are_stored", "claim", "claim_alone", "first_ready", "look_below", "publish", "publish_detailed", "publish_leased",
     "publish_one", "publish_segment", "settle_segments", "settle_single", "unpack_late",
 }  # fmt: skip
 READS_ALL = {"leased_ids", "oldest_ids", "reap_leases"}
