@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import psycopg
 from django.db.backends.postgresql import base
 from django.db.utils import OperationalError
 
@@ -48,5 +49,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if self.connection is None or not self._primary.outdated:
             return
         if self.in_atomic_block or not self.get_autocommit():
-            raise OperationalError("the primary was replaced by another host")
+            self.connection.close()  # the transaction is undone
+            reason = "the primary was replaced by another host"
+            raise OperationalError(reason) from psycopg.OperationalError(reason)
         self.close()

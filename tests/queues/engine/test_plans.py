@@ -74,7 +74,8 @@ PARAMETERS: dict[str, Any] = {
     "keep": 1, "keeps": None, "job": None, "jobs": "{f,f}", "archive": True, "whole": False, "kind": "queue",
     "name": "q", "exact": True, "audited": False, "by": "", "how": 0, "error": "", "skip": "{}", "groups": "{0}",
     "kinds": ["queue"], "names": [b"many-1"], "ranks": "{0}", "sizes": "{2}", "places": "{0,1}", "of_groups": "{0,0}",
-    "most_packed": 0, "overhead": 0, "waiting": True, "slot": 1, "slots": "{1}",
+    "most_packed": 0, "overhead": 0, "waiting": True, "slot": 1, "slots": "{1}", "sinces": [0.0, 0.0],
+    "untils": [0.0, 0.0],
 }  # fmt: skip
 
 SETTLED_SEGMENTS: dict[str, Any] = {
