@@ -30,6 +30,8 @@ NEXT_HOST: Final = 3
 LOOK: Final = 2.0
 FRESH: Final = 5.0
 GRACE: Final = 1.5
+#: Of libpq's error for a host that does not answer.
+SILENT: Final = "timeout expired"
 #: `target_session_attrs` of a connection that wants the primary.
 WRITABLE: Final = ("", "read-write", "primary")
 #: The names of libpq's parameters.
@@ -143,7 +145,7 @@ class Cluster:
             with self._lock:
                 self._look()
                 found = self._primary
-                self._begin_to_watch()
+        self._begin_to_watch()
         if found is None:
             reasons = "; ".join(f"{host}: {one.error}" for host, one in self._sights.items())
             raise psycopg.OperationalError(f"no host is the primary: {reasons}")
@@ -156,8 +158,11 @@ class Cluster:
     # Looking.
 
     def _begin_to_watch(self) -> None:
-        if not self._watched:
-            self._watched = True
+        if self._watched:
+            return
+        with self._lock:
+            begins, self._watched = not self._watched, True
+        if begins:
             threading.Thread(target=_watch, args=(self,), name="hosts", daemon=True).start()
 
     def wait(self) -> None:
@@ -173,7 +178,7 @@ class Cluster:
     def _look(self) -> None:
         answers: queue.SimpleQueue[Sight] = queue.SimpleQueue()
         waiting = [host for host in self._hosts if host not in self._asking]
-        sights = {host: Sight(host, error="timeout expired") for host in self._hosts}
+        sights = {host: Sight(host, error=SILENT) for host in self._hosts}
         for host in waiting:
             self._asking.add(host)
             threading.Thread(target=self._ask, args=(host, answers), name="host", daemon=True).start()
@@ -209,7 +214,8 @@ class Cluster:
         if best is not None and self._system is None:
             self.timeline = self._recall(best.system)
         if best is None or best.timeline < self.timeline:
-            self._primary = None
+            if now is None or SILENT not in sights[now].error:  # else it may be slow, and those who connect find out
+                self._primary = None
         else:
             self._go_to(best)
         replaced = tuple(sight.host for sight in same if sight.timeline < self.timeline)
