@@ -88,3 +88,10 @@ def test_tables_of_an_early_development_version_are_refused_in_words() -> None:
 def test_a_short_secret_is_warned_of(settings: Any) -> None:
     settings.SECRET_KEY = "x" * 31
     assert ids(run_checks()) == ["fivewire.W001"]
+
+
+def test_a_project_is_warned_whose_connections_would_stay_on_a_primary_that_was_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("queues.checks.connection_parameters", lambda: {"host": "one,two", "dbname": "mail"})
+    assert ids(run_checks()) == ["fivewire.W005"]
