@@ -9,9 +9,12 @@ from typing import Any
 from queues.celery.transport.database_of_alias import names
 from queues.celery.transport.declaring import Declared
 from queues.celery.transport.envelope import MessageRow
-from queues.celery.transport.errors import DatabaseUnavailable, NoSuchQueue
+from queues.celery.transport.errors import DatabaseUnavailable, NoSuchQueue, PreconditionFailed
 from queues.celery.transport.publishing import PublishPath, by_queue, store_routed
 from queues.celery.transport.store_connection import StoreConnection
+
+#: Levels of isolation at which a statement sees what was committed before it.
+SEEING_OTHERS = ("read committed", "read uncommitted")
 
 
 class DjangoPublisher:
@@ -74,7 +77,22 @@ class DjangoPublisher:
             ready = store_routed(ask, queue, rows, False)
         except NoSuchQueue:
             # One that others still see was deleted by this very transaction, and making it would wait for its end.
-            if self._database.query("plan", name=queue) or not self._declared.restore(self._database, queue):
+            others_see_it = bool(self._database.query("plan", name=queue))
+            if others_see_it or self._declared.has(queue):
+                self._refuse_snapshot(queue)
+            if others_see_it or not self._declared.restore(self._database, queue):
                 raise
             ready = store_routed(ask, queue, rows, False)
         announce_ready(self._alias, ready)
+
+    def _refuse_snapshot(self, queue: str) -> None:
+        """Raise PreconditionFailed in a transaction that keeps its snapshot and so never sees a queue made after it."""
+        from django.db import connections
+
+        with connections[self._alias].cursor() as cursor:
+            cursor.execute("select current_setting('transaction_isolation')")
+            level = cursor.fetchone()[0]
+        if level not in SEEING_OTHERS:
+            raise PreconditionFailed(
+                f"the queue {queue!r} is newer than this transaction ({level}): declare it before", "basic_publish"
+            )

@@ -218,3 +218,16 @@ def test_a_worker_is_asked_and_answers_at_once(
         assert app.control.inspect(timeout=PATIENCE, limit=1).ping() == answer
         result = project.number.delay(3)
     assert result.get(timeout=PATIENCE) == 3
+
+
+def test_a_task_for_a_queue_that_the_transactions_snapshot_cannot_see_is_refused_and_not_dropped(
+    connection: Connection, tables: Tables
+) -> None:
+    with transaction.atomic():
+        with django_connections["default"].cursor() as cursor:
+            cursor.execute("set transaction isolation level repeatable read")
+            cursor.execute("select count(*) from queues_queue")  # takes the snapshot
+        with pytest.raises(ChannelError, match=r"'orders' is newer than this transaction \(repeatable read\)"):
+            publish(connection, 1)
+    publish(connection, 2)
+    assert bodies(tables) == [b"2"]
