@@ -168,6 +168,9 @@ class RecordedAdmin(ModelAdmin):
     refusals: ClassVar[tuple[type[Exception], ...]] = (BrokerError,)
     show_full_result_count = False
 
+    class Media:
+        css: ClassVar = {"all": ("queues/site.css",)}
+
     def get_urls(self) -> list[URLPattern]:
         wrap, prefix = self.admin_site.admin_view, f"{self.opts.app_label}_{self.opts.model_name}"
         own = []

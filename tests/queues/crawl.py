@@ -22,6 +22,8 @@ from django.urls import Resolver404, get_script_prefix, resolve
 ALIKE, ASKED_ALIKE = 3, 1
 #: Attributes that lead to other pages.
 LINKS = ("href", "src", "action", "formaction", "data-address")
+#: Classes that the app's own stylesheet is for.
+STYLED = re.compile(r'class="[^"]*\b(chart|flows|found|spark|wide-table)\b')
 #: Attributes that are one number or several.
 NUMBERS = {
     "x", "y", "x1", "y1", "x2", "y2", "cx", "cy", "r", "rx", "refx", "refy", "width", "height", "max", "min", "viewbox",
@@ -141,6 +143,9 @@ class Crawl:
         page = Page(address, answer.content.decode() if html else "")
         if html and 'class="errornote"' in answer.content.decode() and not form:
             self.faults.append(f"{shown}: it says that something is wrong")
+        if html and STYLED.search(answer.content.decode()):
+            own = any(link.partition("?")[0].endswith("queues/site.css") for link in page.links)
+            self.faults += [] if own else [f"{shown}: the stylesheet of its tables and charts is missing"]
         self.faults += page.faults
         return page
 

@@ -31,7 +31,7 @@ COMMANDS: dict[str, list[str]] = {
         "publish orders later --delay 3600", "publish orders again", "list", "list --json", "show orders",
         "show orders --json", "peek orders --json", "peek orders --state delayed",
         "move orders letters --limit 1 --yes", "pause orders", "resume orders", "create empty", "delete empty",
-        "purge letters --yes",
+        "purge letters --yes", "create celery --retention none",
     ],
     "route": ["add topic:prices queue:orders", "list", "list --json", "remove topic:prices queue:orders"],
     "apikey": [
@@ -50,6 +50,7 @@ COMMANDS: dict[str, list[str]] = {
     "etl": ["list", "list --json"],
     "connections": ["", "--json"],
     "definitions": ["export", "export FILE", "import FILE --dry-run", "import FILE --json"],
+    "subscription": ["list", "list --json"],
     "top": ["--count 1 --json", "--count 1"],
 }  # fmt: skip
 SERVING = {"runtasks"}
