@@ -20,6 +20,7 @@ PACKAGES, SUFFIXES = ("queues", "templates"), {".html", ".css", ".js"}
 RULE = re.compile(r"\|(\s*:?-+:?\s*\|)+")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE_SPAN = re.compile(r"`[^`]*`")
+FILE = re.compile(r"# \S+\.py\n")
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
@@ -110,8 +111,11 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 @pages
 def test_every_python_block_can_be_pasted_into_an_interpreter(page: Path) -> None:
-    """The interpreters of Python 3.11 and 3.12 read line by line: only an empty line ends a compound statement."""
+    """The interpreters of Python 3.11 and 3.12 read line by line: only an empty line ends a compound statement. A block
+    that begins with the name of a file is that file."""
     for block in PYTHON.findall(page.read_text()):
+        if FILE.match(block):
+            continue
         read = CommandCompiler()
         statement = ""
         for line in [*block.splitlines(), ""]:
