@@ -103,6 +103,9 @@ class Forge:
         self._known = threading.Condition()
         self._forking = threading.Lock()
         self._forked: list[int] = []
+        #: Forks that nobody waits for any more: how many are still to come, and those that have.
+        self._late = 0
+        self._unwanted: set[int] = set()
         self._requests, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there:
             self._process = subprocess.Popen(
@@ -128,6 +131,9 @@ class Forge:
                 os.close(written)
             with self._known:
                 if not self._known.wait_for(lambda: self._forked, PATIENCE):
+                    self._late += 1
+                    os.close(stdin)
+                    os.close(stdout)
                     raise AssertionError("the forge does not answer")
                 pid = self._forked.pop()
                 child = ForkedProcess(pid, os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb"))
@@ -141,8 +147,16 @@ class Forge:
             pid = answer["pid"]
             with self._known:
                 if "status" not in answer:
-                    self._forked.append(pid)
-                    self._known.notify_all()
+                    if self._late:
+                        self._late -= 1
+                        self._unwanted.add(pid)
+                        os.kill(pid, signal.SIGKILL)
+                    else:
+                        self._forked.append(pid)
+                        self._known.notify_all()
+                    continue
+                if pid in self._unwanted:
+                    self._unwanted.remove(pid)
                     continue
                 self._known.wait_for(lambda pid=pid: pid in self._children)  # type: ignore[misc]
                 self._children.pop(pid).ended(answer["status"])
