@@ -12,7 +12,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.utils import OperationalError
 
-from queues.database import DJANGO_SESSION, check_encoding, connection_parameters
+from queues.database import DJANGO_SESSION, check_encoding
 from queues.engine.database import OLDEST_SERVER, refused_by_pooler
 from queues.errors import WrongEncoding
 from queues.hosts import hosts_of
@@ -124,7 +124,9 @@ def refuse_encoding(connection: Any, **kwargs: Any) -> None:
 def check_hosts(app_configs: Apps, **kwargs: Any) -> Iterator[CheckMessage]:
     """fivewire.W005: connections to several hosts leave a primary that was replaced."""
     connection = connections[DEFAULT_DB_ALIAS]
-    if hosts_of(connection_parameters()) and not isinstance(connection, DatabaseWrapper):
+    given = connection.settings_dict
+    names = {"host": given.get("HOST"), "port": given.get("PORT"), **given.get("OPTIONS", {})}
+    if hosts_of(names) and not isinstance(connection, DatabaseWrapper):
         yield Warning(
             "The database has several hosts, and Django's backend stays on a primary that was replaced.",
             hint="Set ENGINE to queues.postgresql.",

@@ -88,8 +88,6 @@ class KeysetChangeList(ChangeList):
             parsed = [field.to_python(value) for field, value in zip(fields, values, strict=True)]  # type: ignore[union-attr]
         except Exception as error:
             raise IncorrectLookupParameters(self.after) from error
-        if any(isinstance(value, datetime) and value.tzinfo is None for value in parsed):
-            raise IncorrectLookupParameters(self.after)
         beyond, equal = Q(), Q()
         for field, value in zip(keyset, parsed, strict=True):
             name, way = (field[1:], "lt") if field.startswith("-") else (field, "gt")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -65,6 +66,8 @@ def config_for(run: int, output: str, options: RunOptions, progress: Path, using
     """All that the job of this run needs."""
     given = connection_parameters(using)
     parameters = {name: str(value) for name, value in (given | defaults_for_hosts(given)).items()}
+    if "password" not in parameters and (password := os.environ.get("PGPASSWORD")):
+        parameters["password"] = password  # for the file that the job reads, not for its environment
     jar = driver_jar(settings.BROKER_ETL_JDBC_JAR)
     done = EtlRun.objects.using(using).filter(output=output, state=EtlState.SUCCEEDED)
     return Config(

@@ -134,9 +134,8 @@ def _launch(config: Path, output: IO[bytes], holder: int) -> subprocess.Popen[by
 
 def is_passed_on(name: str) -> bool:
     """Whether the job has this variable of the environment: no secret of the broker's is among them."""
-    return (
-        name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES) or name in settings.BROKER_ETL_ENVIRONMENT
-    )
+    passed_on = name in PASSED_ON or name.startswith(PASSED_ON_PREFIXES) or name in settings.BROKER_ETL_ENVIRONMENT
+    return passed_on and name != "PGPASSWORD"
 
 
 def _private(path: str, flags: int) -> int:

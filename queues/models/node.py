@@ -36,8 +36,8 @@ class DeadNode(models.Model):
     name = models.CharField(max_length=255)
     host = models.CharField(max_length=255)
     pid = models.IntegerField()
-    started_at = models.DateTimeField()
-    died_at = models.DateTimeField(db_default=Now())
+    started_at = MomentField()
+    died_at = MomentField(db_default=Now())
     engine = models.UUIDField(null=True)
 
     class Meta:

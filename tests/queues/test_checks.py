@@ -23,6 +23,7 @@ class OtherDatabase:
 
     def __init__(self, vendor: str = "postgresql", row: tuple[Any, ...] = ()) -> None:
         self.vendor = vendor
+        self.settings_dict = {"HOST": "one"}
         self.row = row
 
     @contextmanager
@@ -93,5 +94,5 @@ def test_a_short_secret_is_warned_of(settings: Any) -> None:
 def test_a_project_is_warned_whose_connections_would_stay_on_a_primary_that_was_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("queues.checks.connection_parameters", lambda: {"host": "one,two", "dbname": "mail"})
+    monkeypatch.setitem(connection.settings_dict, "HOST", "one,two")
     assert ids(run_checks()) == ["fivewire.W005"]

@@ -290,10 +290,9 @@ def test_a_new_project_with_sqlite_is_told_which_setting_to_change(project: Proj
 
 def test_a_project_without_listeners_of_its_own_is_told_what_a_node_is(project: Project) -> None:
     script = """
-        from queues.operations.problems import find_problems
-        from queues.operations.state import read_state
+        from queues.operations.monitor import reader
 
-        answer = [problem.advice for problem in find_problems(read_state()) if problem.kind == "nodes"]
+        answer = [problem.advice for problem in reader.read().problems if problem.kind == "nodes"]
     """
     assert project.answer(script) == ["Start one: a Celery worker of this project, or fivewire runwire."]
 

@@ -52,7 +52,8 @@ def run(config: Config, progress: ProgressFile) -> None:
         progress.tell(result=result)
         if archive is not None:
             used = result["tables"]["messages"]["rows_out"] > 0
-            archive.complete = used and not (small and others_are_busy())
+            yields = config.busy_percent < 100
+            archive.complete = used and not (small and yields and others_are_busy())
 
 
 def main() -> None:

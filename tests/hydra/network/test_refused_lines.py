@@ -79,7 +79,7 @@ def test_lines_after_a_kick_wait_until_the_leader_is_in_the_channel_again(
     publish_there("hydra.send", "PRIVMSG chief :another way")
     chief.wait_text("another way")
     assert "line 0" not in chief.texts
-    assert network.waiting() == 3
+    wait_until(lambda: network.waiting() == 3, "the end of the line that went another way")
     chief.send(f"MODE {CHANNEL} -b *!*@*", f"INVITE hydra {CHANNEL}")
     chief.wait_text(texts[-1])
     assert [text for text in chief.texts if text.startswith("line ")] == texts

@@ -208,8 +208,9 @@ async def test_a_server_that_could_lose_what_was_confirmed_is_refused(engine: En
 
 
 async def test_commits_are_durable_in_the_engines_sessions_but_for_claims_and_upkeep(engine: Engine) -> None:
-    durable = dict.fromkeys(("writer", "settlements", "requests", "delays", "reaper"), "on")
-    for purpose, setting in (durable | {"fetcher": "off", "upkeep": "off"}).items():
+    durable = dict.fromkeys(("writer", "settlements", "requests", "delays"), "on")
+    local = dict.fromkeys(("reaper", "lookups", "liveness"), "local")
+    for purpose, setting in (durable | local | {"fetcher": "off", "upkeep": "off"}).items():
         connection = engine.connections[purpose]
         row = await (await connection.execute("show synchronous_commit")).fetchone()
         assert row == (setting,)

@@ -136,7 +136,9 @@ def test_a_purge_of_an_audited_queue_is_recorded_for_each_message(admin_client: 
 def test_keys_are_recorded_without_their_values(admin_client: Client) -> None:
     secret = "the-very-secret-value"
     admin_client.post(
-        address("apikey", "add"), {"name": "billing", "value": secret, "publish": "*", "consume": "*", "manage": ""}
+        address("apikey", "add"), {
+            "name": "billing", "value": secret, "protocols": ["blipmq"], "publish": "*", "consume": "*", "manage": ""
+        }
     )
     key = ApiKey.objects.get()
     submit(admin_client, address("apikey", "change", key.pk), protocols=["sspq"], publish="orders")

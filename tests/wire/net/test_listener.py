@@ -39,7 +39,7 @@ def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_global_limit_holds_over_all_listeners(
     run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wire.net.listener.LogThrottle", functools.partial(LogThrottle, 3600))
+    monkeypatch.setattr("wire.net.listener.LogThrottle", lambda *interval: LogThrottle(3600))
 
     async def scenario() -> None:
         limits = ConnectionLimits(max_connections=2)

@@ -319,8 +319,9 @@ async def test_a_client_that_leaves_while_its_request_runs_does_not_stop_it_at_t
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leaving
-        staying = asyncio.create_task(engine.queue("orders"))
-    assert (await staying).policy.name == "orders"
+        staying = asyncio.create_task(engine.request("ensure_queue", **made | {"name": "others"}))
+    await staying
+    assert [(await engine.queue(name)).policy.name for name in ("orders", "others")] == ["orders", "others"]
     assert engine.counts.reconnects == 0
 
 

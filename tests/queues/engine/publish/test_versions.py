@@ -24,7 +24,7 @@ NODE = f"{LEASES_CLASS}, 1"
 @pytest.fixture
 def other(transactional_db: None, store: Store) -> Iterator[psycopg.Connection[Any]]:
     """A second session; there is a node, and a queue."""
-    store.connection.execute(statement("register_node"), {"id": 1, "name": "n", "host": "h", "pid": 1})
+    store.connection.execute(statement("register_node"), {"id": 1, "name": "n", "host": "h", "pid": 1, "engine": None})
     store.queue("first")
     with psycopg.connect(store.conninfo, autocommit=True) as connection:
         yield connection
