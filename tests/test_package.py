@@ -284,8 +284,8 @@ def test_an_installed_wheel_runs_everything_in_an_empty_directory(
             assert message is not None
             assert message.body == b"1.08"
         demo = in_one_file(empty)
-        command = [str(programs / "python"), demo.name]
-        shown = subprocess.run(command, cwd=empty, env=os.environ | OF_ITS_OWN, capture_output=True, text=True)
+        command, own = [str(programs / "python"), demo.name], OF_ITS_OWN | {"PYTHONDONTWRITEBYTECODE": "1"}
+        shown = subprocess.run(command, cwd=empty, env=os.environ | own, capture_output=True, text=True)
         demo.unlink()
         assert "2 + 3 = 5\n" in shown.stdout, shown.stderr
         with urlopen(f"http://127.0.0.1:{ports['http']}/admin/login/") as page:
