@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
-import os
 import shutil
-import socket
 from collections.abc import Callable, Generator, Iterator
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -24,6 +20,7 @@ from pytest_django import DjangoDbBlocker
 from xdist.scheduler.loadfile import LoadFileScheduling
 
 from brokersite import embedded
+from brokersite.rigs.process import free_ports
 from queues.database import connection_parameters
 from tests.process import Process, stop_forge
 from tests.settings import PREFIX
@@ -39,10 +36,6 @@ for name, examples in (("some", 40), ("all", 100)):
         ),
     )
 hypothesis.settings.load_profile("some")
-
-#: Ports for servers of tests, and among how many workers they are divided: above those of embedded servers, and below
-#: those of clients.
-PORTS, WORKERS = range(30_000, 32_768), 16
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -284,18 +277,10 @@ def spark_defaults(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
 def unused_tcp_port_factory() -> Callable[[], int]:
     """A function that finds a free port. In place of pytest-asyncio's: its ports are those that the system gives to
     clients, so that any connection may have taken one before the server of the test begins to listen."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    own = cycle(PORTS[worker % WORKERS :: WORKERS])
-    return lambda: next(port for port in own if _is_free(port))
+    return lambda: free_ports(1)[0]
 
 
 @pytest.fixture
 def unused_tcp_port(unused_tcp_port_factory: Callable[[], int]) -> int:
     """A free port."""
     return unused_tcp_port_factory()
-
-
-def _is_free(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-        return True
-    return False

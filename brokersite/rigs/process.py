@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
-import random
 import re
 import signal
 import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Final, Self, TextIO, TypeVar
 
 T = TypeVar("T")
 
 HOST: Final = "127.0.0.1"
-#: Below what the system hands out to clients, so that no connection of a client connects to itself.
-PORTS: Final = range(20_000, 32_000)
+#: Above the ports of embedded servers. Below what the system hands out to clients, so that no connection takes one.
+PORTS: Final = range(30_000, 32_768)
 #: Seconds that a process has to start, and to end when asked to.
 START: Final = 120.0
 STOP: Final = 60.0
@@ -133,14 +134,32 @@ class RigProcess:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of HOST on which nothing listens."""
-    found: list[int] = []
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
-        with contextlib.suppress(OSError), socket.create_server((HOST, port)):
-            found.append(port)
-        if len(found) == count:
-            return found
+    """Ports of HOST on which nothing listens.
+
+    All processes of a user take turns through PORTS: a port is given again only after all others.
+    """
+    with _turn() as turn:
+        first, found = int(turn.read() or 0), []
+        for n in range(first, first + len(PORTS)):
+            port = PORTS[n % len(PORTS)]
+            with contextlib.suppress(OSError), socket.create_server((HOST, port)):
+                found.append(port)
+            if len(found) == count:
+                turn.seek(0)
+                turn.truncate()
+                turn.write(f"{(n + 1) % len(PORTS)}\n")
+                return found
     raise OSError(f"no {count} ports from {PORTS.start} to {PORTS.stop - 1} are free")
+
+
+@contextlib.contextmanager
+def _turn() -> Iterator[TextIO]:
+    """The file that says whose turn it is, locked."""
+    path = Path(tempfile.gettempdir(), f"fivewire-ports-{os.getuid()}")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "r+") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        yield turn
 
 
 def _accepts(port: int) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.hydra.ports import reserved_port
+from brokersite.rigs.process import free_ports
 
 CHUNK = 65536
 
@@ -82,10 +82,10 @@ class Proxy:
 async def proxy_to(conninfo: str) -> AsyncIterator[tuple[Proxy, str]]:
     """A proxy to a PostgreSQL, and what to connect to instead."""
     given = conninfo_to_dict(conninfo)
-    with reserved_port() as port:
-        proxy = Proxy(str(given["host"]), int(given["port"] or 5432), port)
-        await proxy.start()
-        try:
-            yield proxy, make_conninfo(conninfo, host="127.0.0.1", port=port)
-        finally:
-            await proxy.stop()
+    (port,) = free_ports(1)
+    proxy = Proxy(str(given["host"]), int(given["port"] or 5432), port)
+    await proxy.start()
+    try:
+        yield proxy, make_conninfo(conninfo, host="127.0.0.1", port=port)
+    finally:
+        await proxy.stop()

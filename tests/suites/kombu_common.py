@@ -6,7 +6,6 @@ It is copied beside the suite in its source package, and run from there.
 from __future__ import annotations
 
 import os
-import socket
 
 import pytest
 from kombu.connection import Connection
@@ -18,11 +17,8 @@ BROKER = os.environ["SUITE_BROKER"]
 
 
 def _dead() -> str:
-    """The same URL with a port on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    return f"{BROKER.partition('://')[0]}://127.0.0.1:{port}/{BROKER.rpartition('/')[2]}"
+    """The same URL with a port on which nothing listens and that no client is given."""
+    return f"{BROKER.partition('://')[0]}://127.0.0.1:1/{BROKER.rpartition('/')[2]}"
 
 
 @pytest.fixture

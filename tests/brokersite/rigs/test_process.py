@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -78,8 +80,18 @@ def test_output_of_an_earlier_process_with_the_same_log_is_not_its_own(tmp_path:
     assert (tmp_path / "log").read_text() == "first\nsecond\n"
 
 
-def test_a_port_that_is_taken_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_of_several_processes_are_not_given_the_same_port() -> None:
+    code = "from brokersite.rigs.process import free_ports; print(*(free_ports(1)[0] for _ in range(20)))"
+    command = [sys.executable, "-c", code]
+    others = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    own = [port for _ in range(10) for port in free_ports(2)]
+    given = own + [int(port) for other in others for port in other.communicate()[0].split()]
+    assert len(set(given)) == len(given) == 60
+
+
+def test_a_port_that_is_taken_is_not_free(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (port,) = free_ports(1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(process, "PORTS", range(port, port + 1))
     with socket.create_server((HOST, port)), pytest.raises(OSError, match=rf"no 1 ports from {port} to {port}"):
         free_ports(1)

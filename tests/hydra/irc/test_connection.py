@@ -7,11 +7,11 @@ import logging
 
 import pytest
 
+from brokersite.rigs.process import free_ports
 from hydra.irc.connection import ConnectionState
 from hydra.protocol.lines import E_RECV, passes
 from tests.hydra.irc.client import Client
 from tests.hydra.irc.server import IrcServerProcess
-from tests.hydra.ports import reserved_port
 
 _numbers = itertools.count(1)
 
@@ -106,7 +106,8 @@ async def test_a_node_that_parted_by_a_line_of_its_own_does_not_rejoin(irc_serve
 
 
 async def test_a_server_that_dies_is_told_and_the_same_object_connects_to_the_next() -> None:
-    with reserved_port() as port, IrcServerProcess(port) as server:
+    (port,) = free_ports(1)
+    with IrcServerProcess(port) as server:
         client = await Client(server, "alpha", "#c").connected()
         server.stop()
         assert "127.0.0.1" in await client.lost()

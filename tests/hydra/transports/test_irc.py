@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 import hydra.transports.irc as transport
+from brokersite.rigs.process import free_ports
 from hydra.irc.connection import ConnectionState
 from hydra.irc.settings import IrcTimes
 from hydra.transports import dial, listen
@@ -21,7 +22,6 @@ from hydra.transports.secret import NONCE_SIZE, Proof
 from hydra.transports.stream import StreamLink
 from tests.hydra.irc.client import Client
 from tests.hydra.irc.server import IrcServerProcess
-from tests.hydra.ports import reserved_port
 from tests.waiting import PATIENCE, Changes
 from wire.client.backoff import Backoff
 
@@ -282,7 +282,8 @@ async def test_a_server_that_dies_ends_all_links_and_the_listener_comes_back(
     make_room: Callable[[IrcServerProcess], Room], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "RECONNECT", Backoff(0.01, 0.02))
-    with reserved_port() as port, IrcServerProcess(port) as server:
+    (port,) = free_ports(1)
+    with IrcServerProcess(port) as server:
         room = make_room(server)
         await room.listen()
         dialled, accepted = await room.pair()

@@ -22,6 +22,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import InvalidSqlStatementName
 
 from brokersite.environment import CHECKOUT
+from brokersite.rigs.process import free_ports
 from queues.celery.transport import publishing, store_connection, unconfirmed
 from queues.celery.transport.address import conninfo
 from queues.celery.transport.declaring import Declared
@@ -32,7 +33,6 @@ from queues.celery.transport.store_connection import StoreConnection
 from queues.engine import NotMigrated
 from queues.engine.cluster.notifications.formats import FOLLOWING, Ready
 from queues.models import Queue as StoredQueue
-from tests.hydra.ports import reserved_port
 from tests.queues.celery.transport.blackhole import black_hole
 from tests.queues.celery.transport.conftest import Connect
 from tests.queues.celery.transport.tables import Got, Tables
@@ -357,18 +357,17 @@ def test_an_address_that_cannot_be_obeyed_is_refused(client: dict[str, Any], pro
 
 
 def test_of_a_list_of_brokers_the_first_that_is_there_is_used(broker_url: str, tables: Tables) -> None:
-    with reserved_port() as port:
-        dead = f"fivewire://me@127.0.0.1:{port}/store"
-        with Connection(f"{dead};{broker_url.partition('?')[0]}") as connection:
-            publish(connection, 1)
+    (port,) = free_ports(1)
+    dead = f"fivewire://me@127.0.0.1:{port}/store"
+    with Connection(f"{dead};{broker_url.partition('?')[0]}") as connection:
+        publish(connection, 1)
     assert bodies(tables) == [b"1"]
 
 
 def test_a_connection_that_cannot_be_made_is_an_os_error() -> None:
-    with reserved_port() as port:
-        connection = Connection(f"fivewire://me@127.0.0.1:{port}/store")
-        with pytest.raises(ConnectionError) as refused:
-            connection._establish_connection()
+    connection = Connection(f"fivewire://me@127.0.0.1:{free_ports(1)[0]}/store")
+    with pytest.raises(ConnectionError) as refused:
+        connection._establish_connection()
     assert isinstance(refused.value, psycopg.OperationalError)
     assert isinstance(refused.value, connection.recoverable_connection_errors)
 
