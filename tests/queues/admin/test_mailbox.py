@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -259,7 +260,8 @@ def test_a_letters_page_shows_its_sender_its_key_and_the_envelope(admin_client: 
     append(PEERBUS, [AuditEvent("send", "m1", "alice", "bob")])
     [letter] = letters(make_peer("bob"), key="m1", payload=ENVELOPE)
     shown = text_of(admin_client.get(address("message", "change", letter.pk)))
-    for part in ("Key: m1", "Sender: alice", "peerbus envelope", '"body": { "text": "caf\\u00e9" }', "Audit: peerbus"):
+    assert re.search(r"Key: (Public key; [^.]+\. )?m1", shown)  # Django 6.1 shows the help before the value
+    for part in ("Sender: alice", "peerbus envelope", '"body": { "text": "caf\\u00e9" }', "Audit: peerbus"):
         assert part in shown
 
 
