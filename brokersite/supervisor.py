@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from queues import childprocess
+from queues.backoff import Backoff, even
 from queues.errors import BrokerError
 from wire.net.address import HostPort
 
@@ -18,8 +19,8 @@ from wire.net.address import HostPort
 START_TIMEOUT = 60.0
 #: Seconds a program has to end after SIGTERM; a listener drains for 10 s by default.
 STOP_TIMEOUT = 12.0
-#: Seconds before a program that died is started again: the first wait, and what doubling stops at.
-FIRST_BACKOFF, LAST_BACKOFF = 0.5, 30.0
+#: Waits before a program that died is started again.
+RESTART = Backoff(0.5, 30.0, even)
 #: A program that has run for this many seconds is well again: its next wait is the first one.
 WELL_AFTER = 60.0
 
@@ -119,7 +120,7 @@ class ProcessSupervisor:
 
     async def _keep(self, program: Program) -> None:
         """Start the program again and again until everything is to stop."""
-        backoff = FIRST_BACKOFF
+        delays = RESTART.delays()
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
             begun = loop.time()
@@ -128,7 +129,7 @@ class ProcessSupervisor:
             except OSError as error:
                 if not self._ready:
                     raise SupervisorError(f"{program.name} cannot be started: {error}") from error
-                backoff = await self._pause(f"{program.name} cannot be started: {error}; tried again", backoff)
+                await self._pause(f"{program.name} cannot be started: {error}; tried again", next(delays))
                 continue
             if self._stopping.is_set():  # it was being started while the others were told to end
                 program.signal(program.ending)
@@ -138,15 +139,14 @@ class ProcessSupervisor:
             if not self._ready:
                 raise SupervisorError(f"{program.name} {_ended(code)} before everything was ready.")
             if loop.time() - begun > WELL_AFTER:
-                backoff = FIRST_BACKOFF
-            backoff = await self._pause(f"{program.name} {_ended(code)}: started again", backoff)
+                delays = RESTART.delays()
+            await self._pause(f"{program.name} {_ended(code)}: started again", next(delays))
 
-    async def _pause(self, what: str, backoff: float) -> float:
-        """Say what happens after a pause, and return after it; the next pause."""
-        self.say(f"{what} in {backoff:g} s")
+    async def _pause(self, what: str, delay: float) -> None:
+        """Say what happens after the delay, and return after it."""
+        self.say(f"{what} in {delay:g} s")
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), backoff)
-        return min(backoff * 2, LAST_BACKOFF)
+            await asyncio.wait_for(self._stopping.wait(), delay)
 
 
 async def _spawn(program: Program) -> asyncio.subprocess.Process:

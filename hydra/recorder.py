@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -18,6 +17,7 @@ from hydra import clock
 from hydra.storage.database_thread import LONGEST, DatabaseThread
 from hydra.storage.line_records import Line, is_recorded, record
 from queues.api import QueueFull, QueueNotFound
+from queues.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
@@ -26,8 +26,7 @@ MAX_WAITING: Final = 100_000
 MAX_BATCH: Final = 1000
 #: Seconds that a newly joined node's first line waits for its predecessor, which other nodes may be storing.
 PREDECESSOR: Final = 2.0
-FIRST_RETRY: Final = 0.1
-LONGEST_RETRY: Final = 5.0
+RETRY: Final = Backoff(0.1, 5.0)
 
 
 class Recorder:
@@ -69,7 +68,7 @@ class Recorder:
         await self._database.stop()
 
     async def _work(self) -> None:
-        delay, most = FIRST_RETRY, MAX_BATCH
+        delays, most = RETRY.delays(), MAX_BATCH
         while True:
             await self._some.wait()
             batch = [self._lines[n] for n in range(min(most, len(self._lines)))]
@@ -78,15 +77,15 @@ class Recorder:
                 await self._database.run(record, self.queue, self._node, batch)
             except (OSError, QueueFull, QueueNotFound) as error:
                 self._complain(str(error))
-                await asyncio.sleep(delay * random.uniform(0.5, 1.0))
-                delay, most = min(2 * delay, LONGEST_RETRY), max(1, len(batch) // 2)  # a slow one may take fewer
+                await asyncio.sleep(next(delays))
+                most = max(1, len(batch) // 2)  # a slow one may take fewer
                 continue
             except Exception as error:
                 if len(batch) > 1:
                     most = len(batch) // 2  # halve down to the line at fault
                     continue
                 self._give_up(batch[0], error)
-            self._failing, delay, most = "", FIRST_RETRY, min(2 * most, MAX_BATCH)
+            self._failing, delays, most = "", RETRY.delays(), min(2 * most, MAX_BATCH)
             self._forget(batch)
 
     def _forget(self, batch: list[Line]) -> None:
@@ -107,7 +106,7 @@ class Recorder:
         while not await self._database.run(is_recorded, self.queue, term, idx - 1):
             if clock.now() > until:
                 return
-            await asyncio.sleep(FIRST_RETRY)
+            await asyncio.sleep(RETRY.first)
 
     def _give_up(self, line: Line, error: Exception) -> None:
         """Leave out a line that cannot be stored for an unforeseen reason."""

@@ -21,7 +21,7 @@ from peers.codec.envelope import BROADCAST
 from peers.connection import Connection
 from peers.dedupe import DEFAULT_SIZE
 from peers.errors import NoAnswer
-from wire.client.backoff import Backoff
+from queues.backoff import Backoff
 
 __all__ = ["AsyncPeerClient", "Message", "PeerClient"]
 

@@ -23,7 +23,7 @@ from peers.client_core import Answer, ClientCore, Message
 from peers.codec.envelope import BROADCAST
 from peers.dedupe import DEFAULT_SIZE
 from peers.errors import NoAnswer
-from wire.client.backoff import Backoff
+from queues.backoff import Backoff
 
 __all__ = ["AsyncPeerClient", "Message"]  # async only
 # sync: __all__ = ["AsyncPeerClient", "Message", "PeerClient"]

@@ -16,7 +16,7 @@ from websockets.uri import parse_uri
 
 from peers.client_core import ClientCore
 from peers.codec.envelope import MAX_FRAME
-from wire.client.backoff import Backoff
+from queues.backoff import Backoff
 from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, again
 
 #: Seconds a closing client waits for the broker to close too.

@@ -7,7 +7,6 @@ is written in the transaction that publishes the job, so each run is published o
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Callable
 
@@ -17,6 +16,7 @@ from django.db.models.functions import Now
 
 from queues import planning
 from queues.api import publish
+from queues.backoff import Backoff
 from queues.errors import OperationError
 from queues.models import Message, PeriodicJob, State
 from queues.models.moment import MomentField
@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 LONGEST_WAIT = 60.0
 #: Seconds between two looks, at least: a due row may be in another node's hands for a moment.
 SHORTEST_WAIT = 0.1
-#: Seconds until the second look while the database is away; doubles up to the longest.
-FIRST_RETRY, LONGEST_RETRY = 0.25, 10.0
+#: Waits before the next look while the database is away.
+RETRY = Backoff(0.25, 10.0)
 UNFINISHED = (State.READY, State.LEASED, State.DELAYED)
 
 
@@ -122,16 +122,15 @@ class Scheduler:
         return not self._thread.is_alive()
 
     def _look_for_ever(self) -> None:
-        retry = FIRST_RETRY
+        delays = RETRY.delays()
         try:
             while not self._stopped:
                 self._woken.clear()
                 try:
                     wait = max((self._look or run_due)(self.using), SHORTEST_WAIT)
-                    retry = FIRST_RETRY
+                    delays = RETRY.delays()
                 except Exception as error:
-                    wait = retry * random.uniform(0.5, 1.0)
-                    retry = min(retry * 2, LONGEST_RETRY)
+                    wait = next(delays)
                     self._complain(error, wait)
                 finally:
                     close_old_connections()

@@ -44,7 +44,7 @@ from hydra.irc.sasl import Login, LoginFailed
 from hydra.irc.settings import IrcServer, IrcTimes, IrcUser
 from hydra.irc.wire import MAX_LINE, Wire
 from hydra.protocol.lines import MAX_IRC, command, targets
-from wire.client.backoff import Backoff
+from queues.backoff import Backoff
 
 logger = logging.getLogger("hydra.irc")
 

@@ -30,7 +30,7 @@ from hydra.storage.database import LONGEST, LOST, Connection, connect, session_n
 from hydra.storage.node_lease import NodeLease
 from hydra.storage.status_writer import StatusWriter
 from hydra.storage.vote_log import VoteLog
-from wire.client.backoff import Backoff
+from queues.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 

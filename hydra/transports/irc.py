@@ -32,7 +32,7 @@ from hydra.irc.settings import IrcServer, IrcUser
 from hydra.transports.address import IrcAddress
 from hydra.transports.base import Accept, TransportError, TransportOptions
 from hydra.transports.stream import StreamLink, StreamState
-from wire.client.backoff import Backoff
+from queues.backoff import Backoff
 
 logger = logging.getLogger("hydra.irc")
 

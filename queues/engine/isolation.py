@@ -13,13 +13,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from queues.backoff import Backoff
 from queues.engine.database import Connection
 from queues.engine.faults import MOST_REPEATS, Fault, fault_of, is_idle, told
 from queues.engine.health import Health, Trouble
 
 P = TypeVar("P")
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+RETRY = Backoff(0.05, 5.0)
 #: Seconds before work is repeated that another transaction was in the way of.
 REPEAT_AFTER = 0.02
 
@@ -28,11 +29,11 @@ class Patience:
     """Pauses that grow until something has really been done."""
 
     def __init__(self) -> None:
-        self._pause = FIRST_PAUSE
+        self._delays = RETRY.delays()
 
     def reset(self) -> None:
         """Something has been written."""
-        self._pause = FIRST_PAUSE
+        self._delays = RETRY.delays()
 
     async def after(self, refused: Exception | None, health: Health, trouble: Trouble) -> None:
         """A try has ended: all is done, or the server refuses the rest for now, which is a trouble of /readyz."""
@@ -45,8 +46,7 @@ class Patience:
 
     async def wait(self) -> None:
         """Wait before the next try."""
-        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
-        await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+        await asyncio.sleep(next(self._delays))
 
 
 async def carry_out(

@@ -15,6 +15,7 @@ import pytest
 
 from brokersite import supervisor
 from brokersite.supervisor import ProcessSupervisor, Program, SupervisorError, refuse_taken
+from queues.backoff import Backoff, even
 from tests.process import Process, has_ended
 from wire.net.address import HostPort
 
@@ -183,7 +184,7 @@ async def test_a_killed_program_is_started_again(run: Run, server: Callable[...,
 async def test_a_program_that_cannot_be_started_again_for_a_moment_is_tried_again(
     run: Run, server: Callable[..., Program], said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "FIRST_BACKOFF", 0.01)
+    monkeypatch.setattr(supervisor, "RESTART", Backoff(0.01, 30.0, even))
     program = server("one")
     await run(program)
     first, spawn = pid(program), supervisor._spawn
@@ -207,7 +208,7 @@ async def test_a_program_that_cannot_be_started_again_for_a_moment_is_tried_agai
 async def test_a_program_that_keeps_dying_waits_longer_each_time(
     run: Run, server: Callable[..., Program], said: Said, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "FIRST_BACKOFF", 0.01)
+    monkeypatch.setattr(supervisor, "RESTART", Backoff(0.01, 30.0, even))
     flag = tmp_path / "broken"
     program = server("one", f"import os.path\nif os.path.exists({str(flag)!r}): sys.exit(7)")
     await run(program)

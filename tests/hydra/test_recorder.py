@@ -12,6 +12,7 @@ from channels.db import database_sync_to_async
 from hydra.recorder import Recorder
 from hydra.storage.line_records import Line, is_recorded
 from queues.api import QueueFull
+from queues.backoff import Backoff
 from queues.operations.queues import create_queue
 from tests.hydra.rows import QUEUE, lines, stored
 from tests.waiting import PATIENCE, until
@@ -64,7 +65,7 @@ class Recording:
 
 @pytest.fixture
 async def recording(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Recording]:
-    monkeypatch.setattr("hydra.recorder.FIRST_RETRY", 0.001)
+    monkeypatch.setattr("hydra.recorder.RETRY", Backoff(0.001, 5.0))
     recording = Recording()
     yield recording
     recording.database.ready.set()

@@ -20,9 +20,9 @@ from peers.client import AsyncPeerClient, PeerClient
 from peers.codec import frames
 from peers.codec.envelope import MAX_FRAME, Envelope
 from peers.codec.frames import Ack, PeersRequest, Register, Rejection
+from queues.backoff import Backoff
 from tests.peers.vectors import SECRET
 from tests.waiting import PATIENCE
-from wire.client.backoff import Backoff
 
 #: The server would tell the project's own handlers of every connection, at times after their test.
 QUIET = logging.getLogger("a fake broker")

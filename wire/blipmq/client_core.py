@@ -6,13 +6,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from queues.backoff import Backoff, even
 from wire.blipmq import codec
 from wire.client.errors import ClientError, ProtocolViolation, ReplyTimeout
 from wire.client.protocol import Steps
 
-#: Seconds between two POLLs of an empty subscription: doubled from the first up to the second.
-SHORTEST_PAUSE: Final = 0.001
-LONGEST_PAUSE: Final = 0.1
+#: Waits between two POLLs of an empty subscription.
+PAUSE: Final = Backoff(0.001, 0.1, even)
 
 #: The first request id. Delivery tags count from 1, so that an answer always shows which of the two it names.
 FIRST_REQUEST: Final = 1 << 63
@@ -120,14 +120,13 @@ class ClientCore:
     def poll(self, subscription: int, limit: int, timeout: float | None) -> Steps[list[Message]]:
         """Up to `limit` messages; none only when the time is over."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        pause = SHORTEST_PAUSE
+        pauses = PAUSE.delays()
         while True:
             messages = yield from self._poll_once(subscription, limit)
             left = deadline - time.monotonic()
             if messages or left <= 0:
                 return messages
-            yield min(pause, left)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            yield min(next(pauses), left)
 
     def ack(self, messages: tuple[Message, ...]) -> None:
         """Put ACKs into `outgoing`."""

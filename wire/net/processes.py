@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from queues import childprocess
+from queues.backoff import Backoff, even
 from wire.net.siblings import Place
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+#: Waits before a child that keeps dying is started again.
+RESTART = Backoff(0.5, 30.0, even)
 #: A child that has lived this long starts again without a pause.
 LIVED = 10.0
 #: Seconds between two looks at the children.
@@ -36,7 +38,7 @@ class Child:
 
     def __init__(self, place: Place, say: Callable[[str], None], ready: Callable[[int], None]) -> None:
         self.number = place.number
-        self.pause = 0.0
+        self.delays = RESTART.delays()
         self.start_at = 0.0
         self.started = 0.0
         self.process: subprocess.Popen[str] | None = None
@@ -70,9 +72,10 @@ class Child:
                 raise StartFailed(status)
             self._say(f"process {self.number} ended with status {self.process.returncode}; starting it again")
             self.process = None
-            lived = now - self.started > LIVED
-            self.pause = 0.0 if lived else min(max(FIRST_PAUSE, 2 * self.pause), LONGEST_PAUSE)
-            self.start_at = now + self.pause
+            if now - self.started > LIVED:
+                self.delays = RESTART.delays()
+            else:
+                self.start_at = now + next(self.delays)
         if self.process is None and now >= self.start_at:
             self.start()
 

@@ -19,6 +19,7 @@ from time import time
 from typing import Any
 from uuid import uuid4
 
+from queues.backoff import Backoff, even
 from queues.engine import EngineError
 from queues.reach import Operation, Protocol
 from wire.net.connection import Connection, contained
@@ -39,6 +40,8 @@ from wire.session import WireSession
 
 #: Messages and runs of one connection that are handled before the others have a turn.
 TURN = 200
+#: Waits for the commit of earlier requests.
+CATCH_UP = Backoff(0.0005, 0.05, even)
 #: The key in a HELLO's payload by which a client asks for an ERR before it is closed for its bytes.
 EXPLAIN = "explain"
 Payload = dict[str, Any]
@@ -415,10 +418,10 @@ class OverhopSession(WireSession):
 
     async def _caught_up(self) -> None:
         """Wait for the commit of earlier requests: the one that blocks must see it, and is answered behind it."""
-        pause = 0.0005
-        while self._replies.waiting:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, 0.05)
+        for delay in CATCH_UP.delays():
+            if not self._replies.waiting:
+                return
+            await asyncio.sleep(delay)
 
     def _spawn(self, job: Coroutine[Any, Any, None]) -> None:
         """Run in the background, no longer than the connection lives."""

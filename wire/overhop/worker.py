@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from wire.client.backoff import Backoff
+from queues.backoff import Backoff
 from wire.client.errors import ClientError, TlsFailed
 from wire.overhop import requests
 from wire.overhop.async_connection import AsyncConnection
@@ -41,9 +41,8 @@ __all__ = ["AsyncJobContext", "AsyncWorker", "JobContext", "Retry", "Worker"]
 logger = logging.getLogger(__name__)
 H = TypeVar("H")
 
-#: Seconds between two attempts to connect: doubled from the first up to the second, of which a part is by chance.
-FIRST_PAUSE: Final = 0.1
-LONGEST_PAUSE: Final = 30.0
+#: Waits between two attempts to connect.
+RECONNECT: Final = Backoff(0.1, 30.0)
 #: Seconds after which an idle worker asks whether the broker is still there.
 QUIET: Final = 30.0
 SHORTEST_HEARTBEAT: Final = 0.05
@@ -145,7 +144,7 @@ class AsyncWorker:
 
     async def _connect(self) -> bool:
         """Connect and subscribe, however long it takes; False when stopping."""
-        for pause in Backoff(FIRST_PAUSE, LONGEST_PAUSE).delays():
+        for pause in RECONNECT.delays():
             opening = asyncio.create_task(self._open())
             try:
                 await self._first(opening)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 import psycopg
 
 from queues import process_end
+from queues.backoff import Backoff
 from queues.celery.transport.declaring import Declared
 from queues.celery.transport.envelope import MessageRow
 from queues.celery.transport.errors import DatabaseUnavailable, NoSuchQueue, QueueIsFull, UnstorableTask
@@ -39,7 +40,7 @@ GATHER_FAST, FAST = 0.005, 4
 #: for the interpreter asks for it when its owner has not let go of it for 5 ms. A busy caller lets go for a microsecond
 #: at each random number: the thread would wait until the caller is held up, a tenth of a second.
 YIELD, OFTEN = 0.00005, 0.002
-FIRST_RETRY, LONGEST_RETRY = 0.05, 2.0
+RETRY = Backoff(0.05, 2.0)
 #: Seconds that the end of a connection or of the process waits for the database.
 PATIENCE = 10.0
 
@@ -123,7 +124,7 @@ class UnconfirmedPublisher:
 
     def _run(self) -> None:
         database: StoreConnection | None = None
-        pause = FIRST_RETRY
+        delays = RETRY.delays()
         while self._wait_for_rows():
             rows: list[MessageRow] = []
             try:
@@ -141,13 +142,12 @@ class UnconfirmedPublisher:
                     self._changed.notify_all()
                     if self._stopping and time.monotonic() > self._deadline:
                         break
-                time.sleep(pause)
-                pause = min(2 * pause, LONGEST_RETRY)
+                time.sleep(next(delays))
                 continue
             except Exception:  # without this thread publishers would wait for ever
                 logger.exception("%d messages were not stored", len(rows or self._take()))
                 continue
-            pause, self._away = FIRST_RETRY, False
+            delays, self._away = RETRY.delays(), False
         if database is not None:
             database.close()
 

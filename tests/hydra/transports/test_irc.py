@@ -20,10 +20,10 @@ from hydra.transports.base import Handler, TransportError, TransportLink, Transp
 from hydra.transports.irc import IrcLink, IrcListener, dial_irc, listen_irc
 from hydra.transports.secret import NONCE_SIZE, Proof
 from hydra.transports.stream import StreamLink
+from queues.backoff import Backoff
 from tests.hydra.irc.client import Client
 from tests.hydra.irc.server import IrcServerProcess
 from tests.waiting import PATIENCE, Changes
-from wire.client.backoff import Backoff
 
 FAST = IrcTimes(interval=0)
 

@@ -17,13 +17,13 @@ from peers.client import AsyncPeerClient, Message, PeerClient
 from peers.codec import frames
 from peers.codec.envelope import MAX_FRAME
 from peers.errors import InvalidToken, NameClaimed, Rejected, TakenOver, UnusableName
+from queues.backoff import Backoff
 from tests.peers.broker import Blocking
 from tests.peers.manage import manage, model_host
 from tests.peers.running import Launch, WebBroker, connected, unique
 from tests.peers.vectors import SECRET
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import KEY, Database
-from wire.client.backoff import Backoff
 
 
 @pytest.fixture(params=["blocking", "asyncio"])

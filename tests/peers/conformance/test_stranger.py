@@ -11,12 +11,12 @@ import pytest
 
 from peers.client import PeerClient
 from peers.codec import signing
+from queues.backoff import Backoff
 from tests.javascript import JavaScript, installed
 from tests.peers.running import TAKEN_OVER, Join, Launch, WebBroker, compact, pending, unique
 from tests.peers.vectors import SECRET, SIGNED
 from tests.waiting import PATIENCE, wait_until
 from tests.wire.broker import KEY, Database
-from wire.client.backoff import Backoff
 
 STRANGER = Path(__file__).with_name("stranger")
 

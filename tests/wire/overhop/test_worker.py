@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from queues.backoff import Backoff
 from tests.waiting import PATIENCE
 from tests.wire.net.test_tls import Authority
 from tests.wire.overhop.scripted import NOISE, SID, Broker, ClosedPort, Peer, jid
-from wire.client.backoff import Backoff
 from wire.client.errors import ProtocolViolation, TlsFailed
 from wire.overhop import worker as module
 from wire.overhop.codec.names import Type
@@ -100,8 +100,7 @@ def in_task(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @pytest.fixture
 def fast_reconnects(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FIRST_PAUSE", 0.01)
-    monkeypatch.setattr(module, "LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr(module, "RECONNECT", Backoff(0.01, 0.02))
 
 
 def settled(peer: Peer) -> tuple[str, dict[str, Any]]:
@@ -611,7 +610,7 @@ def test_a_broker_that_is_not_there_yet_is_waited_for(
 
 
 def test_the_pauses_between_attempts_grow_and_are_never_quite_the_same() -> None:
-    pauses = Backoff(module.FIRST_PAUSE, module.LONGEST_PAUSE).delays()
+    pauses = module.RECONNECT.delays()
     for longest in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30):
         assert longest / 2 <= next(pauses) <= longest
     assert len({next(pauses) for _ in range(5)}) == 5

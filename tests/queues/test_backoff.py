@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from wire.client.backoff import Backoff
+from queues.backoff import Backoff
 
 
 def test_delays_double_from_100_ms_to_5_s() -> None:
