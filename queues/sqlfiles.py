@@ -11,6 +11,16 @@ from typing import Final
 #: Includes a fragment that several statements share.
 INCLUDE: Final = b"\\ir "
 
+#: The folder of these fragments, which are no statements.
+FRAGMENTS: Final = "parts"
+
+
+@cache
+def statement_files(folder: Path) -> dict[str, Path]:
+    """The statements under a folder and its folders by concern: names and files. Names are unique among them."""
+    files = [path for path in sorted(folder.rglob("*.sql")) if path.parent.name != FRAGMENTS]
+    return {path.stem: path for path in files}
+
 
 def load_statement(path: Path) -> bytes:
     """The statement in a file, without its comment lines and indentation, which need not travel to the server: psycopg
@@ -33,13 +43,14 @@ def titled_statements(path: Path) -> dict[str, str]:
 def statements(*folders: Path) -> Callable[[str], bytes]:
     """A function that returns the statement NAME from NAME.sql in the first of `folders` that has it.
 
-    The function raises FileNotFoundError for a name that none has.
+    A folder may have its files in folders by concern; the name of a file is unique among all of them. The function
+    raises FileNotFoundError for a name that none has.
     """
 
     @cache
     def statement(name: str) -> bytes:
-        for folder in folders:
-            if (path := folder / f"{name}.sql").exists():
+        for files in map(statement_files, folders):
+            if path := files.get(name):
                 return load_statement(path)
         raise FileNotFoundError(f"no statement {name}.sql in {', '.join(map(str, folders))}")
 

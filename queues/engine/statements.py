@@ -1,4 +1,4 @@
-"""The engine's SQL: one file a statement under sql/."""
+"""The engine's SQL: one file a statement under sql/, in folders by concern."""
 
 from __future__ import annotations
 

@@ -9,8 +9,16 @@ from django.db import connection
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
 from queues.engine.statements import statement
-from queues.sqlfiles import load_statement, text_array, titled_statements
+from queues.sqlfiles import load_statement, statement_files, text_array, titled_statements
 from tests.queues.engine.named import STATEMENTS
+
+
+def test_statements_are_found_in_folders_by_concern_and_fragments_are_none(tmp_path: Path) -> None:
+    for folder in ("claim", "parts"):
+        (tmp_path / folder).mkdir()
+    for file in ("here.sql", "claim/take.sql", "parts/b.sql"):
+        (tmp_path / file).write_text("select 1\n")
+    assert statement_files(tmp_path) == {"here": tmp_path / "here.sql", "take": tmp_path / "claim" / "take.sql"}
 
 
 def test_a_statement_has_the_text_of_what_it_includes_wherever_that_lies(tmp_path: Path) -> None:

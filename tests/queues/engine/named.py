@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from queues.engine.statements import DIRECTORY
+from queues.sqlfiles import statement_files
 
-STATEMENTS = sorted(path.stem for path in DIRECTORY.glob("*.sql"))
+STATEMENTS = sorted(statement_files(DIRECTORY))

@@ -4,7 +4,7 @@
 with block as materialized (
     select nextval('queues_message_id') as first from (select %(queue)s::int, %(low)s::bigint) as t (queue_id, low)
     where pg_current_xact_id() is not null and queues_publish_version(%(node)s) = %(version)s::bigint and
-\ir parts/nothing_ready.sql
+\ir ../parts/nothing_ready.sql
 ), alone as (
     insert into queues_segment (slot, first, queue_id, node_id, producer_id, count, max_attempts, content, bodies)
     select %(slot)s::smallint, first + n - 1, %(queue)s, %(node)s::int, %(producer)s::bigint, 1,

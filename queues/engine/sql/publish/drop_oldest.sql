@@ -24,5 +24,5 @@ with recursive cause as (
     where class.p is not null
     order by class.p desc, found.id limit %(count)s) as ids
 ),
-\ir parts/remove.sql
+\ir ../parts/remove.sql
 select count(*) from gone

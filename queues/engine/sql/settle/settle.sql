@@ -18,5 +18,5 @@ with recursive cause as (
     ) as given (id, delivered, consumer, keep, job, result) using (id)
     where %(archive)s
 ),
-\ir parts/finish.sql
+\ir ../parts/finish.sql
 select array_agg(id), array_agg(coalesce(origin_id, id)) from gone where %(audited)s

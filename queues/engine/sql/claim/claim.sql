@@ -9,10 +9,10 @@
 with allowed as materialized (
     select case when %(limited)s
         then greatest(0, least(%(limit)s::bigint, queues_concurrency_left(%(queue)s))) else %(limit)s end as count
-\ir parts/claimable.sql
+\ir ../parts/claimable.sql
     limit (select count from allowed)
     for update skip locked
 ), leased as (
     update queues_message set state = 1, node_id = %(node)s
     where ctid = any(array(select ctid from picked))
-\ir parts/claimed.sql
+\ir ../parts/claimed.sql

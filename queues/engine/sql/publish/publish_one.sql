@@ -3,7 +3,7 @@
 -- it is truncated. Returns the first id and whether the rows were leased; no row when the topology has moved on.
 with block as materialized (
     select nextval('queues_message_id') as first, %(wanted)s::bool and
-\ir parts/nothing_ready.sql
+\ir ../parts/nothing_ready.sql
     as leased
     from (select %(queue)s::int, %(low)s::bigint) as t (queue_id, low)
     where pg_current_xact_id() is not null and queues_publish_version(%(node)s) = %(version)s::bigint

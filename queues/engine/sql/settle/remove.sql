@@ -8,5 +8,5 @@ with recursive cause as (
         where id = any(%(ids)s::bigint[]) and (state = 0 or node_id = %(node)s) for update
     ) as ids
 ),
-\ir parts/remove.sql
+\ir ../parts/remove.sql
 select count(*) from gone

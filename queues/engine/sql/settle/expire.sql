@@ -10,5 +10,5 @@ with recursive cause as (
         order by expires_at limit %(limit)s for update skip locked
     ) as ids
 ),
-\ir parts/remove.sql
+\ir ../parts/remove.sql
 select count(*), (now() - interval '10 s')::text from gone

@@ -9,7 +9,7 @@ with block as materialized (
     where pg_current_xact_id() is not null and queues_publish_version(%(node)s) = %(version)s::bigint
 ), target as materialized (
     select t.queue_id, t.k, t.wanted and
-\ir parts/nothing_ready.sql
+\ir ../parts/nothing_ready.sql
     as leased
     from unnest(%(queues)s::int[], %(wanted)s::bool[], %(lows)s::bigint[])
         with ordinality as t (queue_id, wanted, low, k)

@@ -8,7 +8,7 @@ with block as materialized (
     select where pg_current_xact_id() is not null and queues_publish_version(%(node)s) = %(version)s::bigint
 ), target as materialized (
     select t.queue_id, t.k, nextval('queues_message_id') as first, t.wanted and
-\ir parts/nothing_ready.sql
+\ir ../parts/nothing_ready.sql
     as leased
     from block, unnest(%(queues)s::int[], %(wanted)s::bool[], %(lows)s::bigint[])
         with ordinality as t (queue_id, wanted, low, k)

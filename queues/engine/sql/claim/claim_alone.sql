@@ -4,9 +4,9 @@
 -- row tells of the claim itself.
 with allowed as (
     select %(limit)s::bigint as count
-\ir parts/claimable.sql
+\ir ../parts/claimable.sql
     limit %(limit)s
 ), leased as (
     update queues_message set state = 1, node_id = %(node)s
     where ctid = any(array(select ctid from picked)) and state + 0 = 0 and queue_id + 0 = %(queue)s
-\ir parts/claimed.sql
+\ir ../parts/claimed.sql
