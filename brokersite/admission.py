@@ -22,7 +22,7 @@ BURST: Final = 0.5
 #: Seconds that count for a page until it has ended, so that not all begin that wait.
 EXPECTED: Final = 0.05
 #: Seconds of waiting that one page, however slow, costs the next.
-MOST_WAIT: Final = 3.0
+MAX_WAIT: Final = 3.0
 #: Seconds between two looks at what others use.
 LOOK: Final = 1.0
 
@@ -52,7 +52,7 @@ class WorkBudget:
         self._spend(seconds - EXPECTED)
 
     def _spend(self, seconds: float) -> None:
-        self._left = max(self._left - seconds, -MOST_WAIT * self._rate)
+        self._left = max(self._left - seconds, -MAX_WAIT * self._rate)
 
 
 class PageScheduler:

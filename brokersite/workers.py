@@ -26,8 +26,8 @@ from queues.database import KEEPALIVES
 
 #: Idle threads that are kept. So many pages are rarely under way at the same time; where they are, as when browsers
 #: that refresh a page ask at the same moment, more are kept as long as they are needed again within some seconds.
-MOST_IDLE: Final = 4
-MOST_SPARE: Final = 16
+MAX_IDLE: Final = 4
+MAX_SPARE: Final = 16
 SPARE_AGE: Final = 10.0
 #: Seconds after which a connection is replaced, at the next request.
 CONNECTION_AGE: Final = 60
@@ -88,17 +88,17 @@ class RequestThreads:
                 self._admission.end(worker.worked - worked)
             worker.idle_since = time.monotonic()
             self._idle.append(worker)  # the last one is the next to work
-            if len(self._idle) > MOST_SPARE:
+            if len(self._idle) > MAX_SPARE:
                 _end(self._idle.pop(0))
-            if len(self._idle) > MOST_IDLE and self._ending is None:
+            if len(self._idle) > MAX_IDLE and self._ending is None:
                 self._ending = asyncio.get_running_loop().call_later(SPARE_AGE, self._end_spare)
 
     def _end_spare(self) -> None:
         """End threads that were not needed for some seconds, but for a few."""
         self._ending = None
-        while len(self._idle) > MOST_IDLE and time.monotonic() - self._idle[0].idle_since >= SPARE_AGE:
+        while len(self._idle) > MAX_IDLE and time.monotonic() - self._idle[0].idle_since >= SPARE_AGE:
             _end(self._idle.pop(0))
-        if len(self._idle) > MOST_IDLE:
+        if len(self._idle) > MAX_IDLE:
             self._ending = asyncio.get_running_loop().call_later(SPARE_AGE, self._end_spare)
 
     async def stop(self) -> None:

@@ -35,7 +35,7 @@ from wire.net.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
-LONGEST_SLEEP: Final = 60.0
+MAX_SLEEP: Final = 60.0
 #: Seconds between two log reports of faults of a kind.
 FAULTS: Final = 60.0
 
@@ -201,7 +201,7 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
         now = clock.now()
-        wake_at = min(max(self.node.deadline, now), now + LONGEST_SLEEP)
+        wake_at = min(max(self.node.deadline, now), now + MAX_SLEEP)
         self._timer = clock.call_at(self._loop, wake_at, self.tell, self.node.tick)
 
     def irc_connected(self) -> None:

@@ -7,13 +7,13 @@ from math import cos, pi, sin
 from typing import Final, NamedTuple
 
 #: Nodes in a picture.
-MOST: Final = 24
+MAX_STATIONS: Final = 24
 WIDTH: Final = 760
 HEIGHT: Final = 400
 RADIUS_X: Final = 230
 RADIUS_Y: Final = 145
 LABEL: Final = 26
-LONGEST_LABEL: Final = 24
+MAX_LABEL: Final = 24
 
 #: The ids of two nodes.
 Edge = frozenset[int]
@@ -46,7 +46,7 @@ class Dot(NamedTuple):
     def label(self) -> str:
         """The name, shortened to its room."""
         name = self.station.name
-        return name if len(name) <= LONGEST_LABEL else f"{name[: LONGEST_LABEL - 1]}…"
+        return name if len(name) <= MAX_LABEL else f"{name[: MAX_LABEL - 1]}…"
 
 
 class PictureLine(NamedTuple):
@@ -75,7 +75,7 @@ def draw(stations: Sequence[Station], links: Collection[Edge], ways: Collection[
 
     A known link replaces a way.
     """
-    shown = stations[:MOST]
+    shown = stations[:MAX_STATIONS]
     dots = {station.id: _dot(station, n, len(shown)) for n, station in enumerate(shown)}
     lines = []
     for edge in sorted({*links, *ways}, key=sorted):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from hydra import clock
-from hydra.storage.database_thread import LONGEST, DatabaseThread
+from hydra.storage.database_thread import TIMEOUT, DatabaseThread
 from hydra.storage.line_records import Line, is_recorded, record
 from queues.api import QueueFull, QueueNotFound
 from queues.backoff import Backoff
@@ -32,8 +32,8 @@ RETRY: Final = Backoff(0.1, 5.0)
 class Recorder:
     """Takes lines without waiting, and stores them in order, in batches."""
 
-    def __init__(self, queue: str, node: str, happened: Callable[[str, str], None], patience: float = LONGEST) -> None:
-        """`happened` takes an event's kind and text; `patience`: seconds that the database has for a batch."""
+    def __init__(self, queue: str, node: str, happened: Callable[[str, str], None], timeout: float = TIMEOUT) -> None:
+        """`happened` takes an event's kind and text; `timeout`: seconds that the database has for a batch."""
         self.queue = queue
         self._node = node
         self._happened = happened
@@ -41,7 +41,7 @@ class Recorder:
         self._some = asyncio.Event()
         self._none = asyncio.Event()
         self._none.set()
-        self._database = DatabaseThread("hydra-recorder", patience)
+        self._database = DatabaseThread("hydra-recorder", timeout)
         self._task = asyncio.create_task(self._work(), name="hydra recorder")
         self._failing = ""
         #: Term and index of the last stored line.

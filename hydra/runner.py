@@ -26,7 +26,7 @@ from hydra.protocol.node import Node
 from hydra.protocol.roles import Role
 from hydra.recorder import Recorder
 from hydra.send_gate import SendGate
-from hydra.sender import LONGEST_LINE, Sender
+from hydra.sender import MAX_LINE, Sender
 from hydra.snapshot import snapshot
 from hydra.storage.database_thread import DatabaseThread
 from hydra.storage.line_records import RECV_LENGTH, forget_recorded, has_node, prepare_queue, prune
@@ -51,7 +51,7 @@ FAULTS_WITHIN: Final = 600.0
 #: The least seconds for an answer of the database: a busy server is not a lost one.
 LEAST_ANSWER: Final = 3.0
 STOP: Final = 5.0
-LONGEST_NAME: Final = 255
+MAX_NAME: Final = 255
 #: Seconds in which a stopping node still sends the lines given to IRC.
 FLUSH: Final = 1.0
 FLUSH_LOOKS: Final = 50
@@ -63,8 +63,8 @@ def run(options: HydraOptions, announce: Callable[[str], None]) -> None:
     Raises at the start: ValueError for an invalid name of a node or a queue, StoreError, TransportError, EngineError,
     psycopg.OperationalError. Raises StoreError later when the node's row is gone or another process runs the node.
     """
-    if not 0 < len(options.name) <= LONGEST_NAME or not options.name.isprintable():
-        raise ValueError(f"A node's name has 1 to {LONGEST_NAME} printable characters, not {options.name[:300]!r}.")
+    if not 0 < len(options.name) <= MAX_NAME or not options.name.isprintable():
+        raise ValueError(f"A node's name has 1 to {MAX_NAME} printable characters, not {options.name[:300]!r}.")
     asyncio.run(_run(options, announce))
 
 
@@ -356,7 +356,7 @@ class Runner:
 
     def _other_ended(self, kind: str, message: str, line: str, fate: Fate) -> None:
         logger.warning("%s of another node: %s: %s", kind, message, fate.words)
-        self.happened(kind, f"{message}: {fate.words}: {line[:LONGEST_LINE]}")
+        self.happened(kind, f"{message}: {fate.words}: {line[:MAX_LINE]}")
 
     def _forsake(self, reason: str) -> None:
         """Lines that the node has not given to IRC by now never leave it."""

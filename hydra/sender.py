@@ -34,20 +34,20 @@ RETRY: Final = 0.5
 #: Seconds for the last line to be noted as sent, or not, when the sender stops.
 FINISH: Final = 5.0
 #: Lines that are put aside; then no more are taken.
-MOST_ASIDE: Final = 1000
+MAX_ASIDE: Final = 1000
 #: Seconds that a line waits for its channel, and between two looks.
-LONGEST_ASIDE: Final = 600.0
+ASIDE_TIMEOUT: Final = 600.0
 LOOK_ASIDE: Final = 1.0
 #: Seconds for the server's answer to a line; the connection itself gives up earlier.
-LONGEST_ANSWER: Final = 300.0
+MAX_ANSWER: Final = 300.0
 #: Looks whether a dead letter is stored.
 LOOKS: Final = 100
 #: Seconds between two such looks.
 LOOK: Final = 0.05
 #: Characters of a line in an event.
-LONGEST_LINE: Final = 200
+MAX_LINE: Final = 200
 #: Characters of the reason of a dead letter.
-LONGEST_REASON: Final = 500
+MAX_REASON: Final = 500
 NO_LINE: Final = "no line for IRC: one line of UTF-8, JOIN, PART, PRIVMSG, NOTICE, MODE, TOPIC or KICK, up to 510 bytes"
 TAKEN_BEFORE: Final = "it was taken before, by a node that died or lost the database with it: it may have been sent"
 
@@ -165,9 +165,9 @@ class Sender(Waiter):
             if (why := self.awaits(each.line)) is None and blocked.isdisjoint(_channels(each.line)):
                 self._aside.remove(each)
                 return each.delivery
-            if why is not None and clock.now() - each.since > LONGEST_ASIDE:
+            if why is not None and clock.now() - each.since > ASIDE_TIMEOUT:
                 self._aside.remove(each)
-                self._give_up(each.delivery[0], each.line, f"{why}, for {LONGEST_ASIDE:g} s")
+                self._give_up(each.delivery[0], each.line, f"{why}, for {ASIDE_TIMEOUT:g} s")
             else:
                 blocked |= _channels(each.line)
         return None
@@ -178,7 +178,7 @@ class Sender(Waiter):
         if buffer is None or buffer.closed:
             self._forget_buffer()
             buffer = self._buffer = await self.engine.queue(self.queue)
-        if len(self._aside) >= MOST_ASIDE:
+        if len(self._aside) >= MAX_ASIDE:
             await asyncio.sleep(LOOK_ASIDE)
             return None
         loop = asyncio.get_running_loop()
@@ -206,7 +206,7 @@ class Sender(Waiter):
         except Exception as error:
             tag, buffer = delivery[0], self._buffer
             entry = None if buffer is None else buffer.unacked.get(tag)
-            reason = f"a fault in saying it: {type(error).__name__}: {error}"[:LONGEST_REASON]
+            reason = f"a fault in saying it: {type(error).__name__}: {error}"[:MAX_REASON]
             logger.error("%s: message %s was given up: %s", self.queue, entry and entry[0], reason, exc_info=error)
             self.happened("fault", f"{self.queue}: message {entry and entry[0]} was given up: {reason}")
             if buffer is not None and entry is not None:
@@ -272,9 +272,9 @@ class Sender(Waiter):
         fate = self.submit(f"{message}{put_back}" + (f"-{tries}" if tries else ""), line)
         if fate is None:
             return SENT
-        done, _ = await asyncio.wait({fate}, timeout=LONGEST_ANSWER)
+        done, _ = await asyncio.wait({fate}, timeout=MAX_ANSWER)
         if not done:
-            return Fate(FateKind.UNKNOWN, f"no answer for {LONGEST_ANSWER:g} s: it may have been sent")
+            return Fate(FateKind.UNKNOWN, f"no answer for {MAX_ANSWER:g} s: it may have been sent")
         answer = fate.result()
         if answer.kind is FateKind.UNKNOWN:
             return answer._replace(words=f"{answer.words}: it may have been sent")
@@ -287,8 +287,8 @@ class Sender(Waiter):
         if buffer is not None and entry is not None:
             kind = "line lost" if lost else "line refused"
             logger.warning("%s: %s, message %d is a dead letter: %s", self.queue, kind, entry[0], words)
-            self.happened(kind, f"{self.queue}: message {entry[0]} is a dead letter: {words}: {line[:LONGEST_LINE]}")
-            buffer.bury(tag, words[:LONGEST_REASON])
+            self.happened(kind, f"{self.queue}: message {entry[0]} is a dead letter: {words}: {line[:MAX_LINE]}")
+            buffer.bury(tag, words[:MAX_REASON])
 
     async def _release_dead(self, message: int) -> None:
         """Remove the note of a line once its dead letter is stored; if that fails it is removed within a day."""

@@ -54,8 +54,8 @@ BINARY = Ignored("binary message")
 REPEATED = Ignored("repeated register")
 
 #: Frames and bytes kept of a client that does not wait for the answer to its register; then it is not read from.
-MOST_HELD = 1000
-MOST_HELD_BYTES = 4 << 20
+MAX_HELD = 1000
+MAX_HELD_BYTES = 4 << 20
 
 
 class PeerSession:
@@ -353,7 +353,7 @@ class PeerSession:
 
     def _read_or_wait(self) -> None:
         """Read from the client, unless it is owed answers or its welcome, or too much waits for the database."""
-        held = len(self._held) > MOST_HELD or self._held_bytes > MOST_HELD_BYTES
+        held = len(self._held) > MAX_HELD or self._held_bytes > MAX_HELD_BYTES
         if self._ended:
             return
         if self._owed or held or self._saturated or self._crowded:

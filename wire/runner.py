@@ -20,7 +20,7 @@ from wire.blipmq.session import BlipMQSession
 from wire.net.address import HostPort, Network
 from wire.net.limits import ConnectionLimits, ListenerOptions
 from wire.net.listener import Listener
-from wire.net.siblings import Place, Reservation, Siblings, State
+from wire.net.process_group import Place, ProcessGroup, Reservation, State
 from wire.overhop.service import OverhopOptions, OverhopService
 from wire.overhop.session import OverhopSession
 from wire.server import Quotas, Server, ensure_queue
@@ -91,17 +91,17 @@ async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
         return
     server = Server(engine, options.quotas)
     if options.place is not None:
-        server.siblings = Siblings(options.place, functools.partial(_reserve, server))
+        server.process_group = ProcessGroup(options.place, functools.partial(_reserve, server))
     overhop = None
     if options.overhop:
-        overhop = OverhopService(engine, options.overhop_options, server.unconfirmed, server.siblings)
+        overhop = OverhopService(engine, options.overhop_options, server.unconfirmed, server.process_group)
     schedulers = [Scheduler(), Scheduler(look=bulk.run_pending, name="bulk operations")]
     engine.on_periodic_change += [scheduler.wake for scheduler in schedulers]
     try:
         if overhop is not None:
             await overhop.start()
-        if server.siblings is not None:
-            server.siblings.start()
+        if server.process_group is not None:
+            server.process_group.start()
         for listener in await _listeners(options, server, overhop):
             address = await listener.start()
             server.listeners.append(listener)
@@ -117,8 +117,8 @@ async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
         if status is not None:
             status.close()
     finally:
-        if server.siblings is not None:
-            server.siblings.stop()
+        if server.process_group is not None:
+            server.process_group.stop()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*(asyncio.to_thread(scheduler.stop, 1.0) for scheduler in schedulers))
             await server.stop(options.drain_timeout)

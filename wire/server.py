@@ -11,7 +11,7 @@ from queues.engine import Engine
 from queues.keysessions import KeySessions
 from queues.throttle import FailureThrottle
 from wire.net.listener import Listener
-from wire.net.siblings import Siblings, State
+from wire.net.process_group import ProcessGroup, State
 from wire.session import WireSession
 from wire.unconfirmed import UnconfirmedByClient
 
@@ -46,7 +46,7 @@ class Server:
         self.throttle = FailureThrottle()
         self.listeners: list[Listener] = []
         #: The other processes of this `runwire`, if there are any.
-        self.siblings: Siblings | None = None
+        self.process_group: ProcessGroup | None = None
         #: Messages that a protocol without answers could not keep, by reason.
         self.lost_publishes: Counter[str] = Counter()
         self.by_key = KeySessions[WireSession](self.over_quota)

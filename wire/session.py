@@ -12,7 +12,7 @@ from queues.reach import Protocol
 from wire.framing import FrameReader
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure
-from wire.net.siblings import Siblings, State
+from wire.net.process_group import ProcessGroup, State
 from wire.replies import Replies
 
 BLOCKED: Final = "session"
@@ -39,8 +39,6 @@ class WireSession(ABC):
         self._behind_bytes = 0
         self._blocked = False
         self._task: asyncio.Task[None] | None = None
-        #: What a request has left to be waited for.
-        self._waiting: Any = None
         self._draining = False
         self._closer: asyncio.TimerHandle | None = None
         self.client = engine.clients.add(protocol, connection.address, self)
@@ -52,6 +50,10 @@ class WireSession(ABC):
     @abstractmethod
     def _at_work(self) -> bool:
         """Whether something is under way that is not to be cut off by the end."""
+
+    def _is_waiting(self) -> bool:
+        """Whether a request that blocks has left something to be waited for."""
+        return False
 
     @abstractmethod
     def holds(self) -> tuple[int, int]:
@@ -89,7 +91,7 @@ class WireSession(ABC):
             self.connection.failed("a request")
             return
         self._task = None
-        if self._waiting is None:
+        if not self._is_waiting():
             self._unblock()
 
     @contained
@@ -104,7 +106,7 @@ class WireSession(ABC):
             self.connection.resume_reading(BLOCKED)
 
     async def _hand_over(
-        self, siblings: Siblings, home: int, state: State, unhandled: Callable[[], Iterable[bytes]]
+        self, group: ProcessGroup, owner: int, state: State, unhandled: Callable[[], Iterable[bytes]]
     ) -> bool:
         """Let another process go on with the connection, if it takes it; `unhandled` gives the messages behind."""
         connection, decoder = self.connection, self._decoder
@@ -115,7 +117,7 @@ class WireSession(ABC):
         def unread() -> bytes:
             return b"".join((*unhandled(), decoder.rest))
 
-        moved = await siblings.give(home, connection.fileno(), connection.listener.name, state, unread)
+        moved = await group.give(owner, connection.fileno(), connection.listener.name, state, unread)
         if moved:
             connection.let_go()
         return moved

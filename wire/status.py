@@ -14,9 +14,9 @@ from wire.metrics import WireCollector
 from wire.net.address import HostPort
 from wire.server import Server
 
-LARGEST_REQUEST = 8192
+MAX_REQUEST = 8192
 #: Seconds for a request to come, and for its answer to be taken.
-PATIENCE = 5.0
+TIMEOUT = 5.0
 TEXT, JSON = "text/plain; charset=utf-8", "application/json"
 
 Page = tuple[HTTPStatus, str, bytes]
@@ -33,7 +33,7 @@ class StatusServer:
 
     async def start(self, address: HostPort) -> HostPort:
         """Listen; returns the address with its real port. Raises OSError."""
-        self._listening = await asyncio.start_server(self._answer, address.host, address.port, limit=LARGEST_REQUEST)
+        self._listening = await asyncio.start_server(self._answer, address.host, address.port, limit=MAX_REQUEST)
         return HostPort(address.host, self._listening.sockets[0].getsockname()[1])
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class StatusServer:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.set_write_buffer_limits(0)  # drain waits until the client has taken all
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 request = await reader.readuntil(b"\r\n\r\n")
                 writer.write(await self._response(request.split(b"\r\n", 1)[0]))
                 await writer.drain()

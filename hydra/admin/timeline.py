@@ -14,7 +14,7 @@ from queues.samples import SPANS
 from queues.times import duration
 
 #: Tenures in a timeline, the newest, and moments below it.
-MOST = 500
+MAX_SHOWN = 500
 MOMENTS = 6
 KINDS = (Tenure.Kind.LEAD, Tenure.Kind.IRC)
 SHOWN = "%Y-%m-%d %H:%M:%S"
@@ -29,7 +29,7 @@ def timeline_context(request: HttpRequest) -> dict[str, Any]:
 def _chart(span_name: str) -> Chart:
     span, now = SPANS[span_name], datetime.now(UTC)
     start = now - timedelta(seconds=span.width * span.places)
-    tenures = list(Tenure.objects.filter(until__gte=start)[:MOST])
+    tenures = list(Tenure.objects.filter(until__gte=start)[:MAX_SHOWN])
     first, last = start.timestamp(), now.timestamp()
     moments = [first + n * (last - first) / (MOMENTS + 1) for n in range(MOMENTS + 2)]
     stretches = [
@@ -38,7 +38,7 @@ def _chart(span_name: str) -> Chart:
         )
         for one in sorted(tenures, key=lambda one: one.name)
     ]  # fmt: skip
-    left_out = f" The newest {MOST:,} are shown." if len(tenures) == MOST else ""
+    left_out = f" The newest {MAX_SHOWN:,} are shown." if len(tenures) == MAX_SHOWN else ""
     return timeline(
         "tenures", f"Leaders and the IRC connection, {span.label} (UTC)", _summary(tenures) + left_out,
         [str(kind.label) for kind in KINDS], stretches, moments,

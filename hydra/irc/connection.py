@@ -35,7 +35,7 @@ from irc.client import Event  # type: ignore[import-untyped]
 from hydra import clock
 from hydra.irc.casemapping import fold
 from hydra.irc.channels import Channels, ChannelState
-from hydra.irc.events import LONGEST_TEXT, code_of, event_text, is_refusal, refusal_text
+from hydra.irc.events import MAX_TEXT, code_of, event_text, is_refusal, refusal_text
 from hydra.irc.fates import SENT, Fate, FateKind, Settle
 from hydra.irc.fitting import DoesNotFitError, OwnPrefix, fit
 from hydra.irc.nicks import other_nicks
@@ -331,7 +331,7 @@ class IrcConnection:
             self.channels.change(event.target, ChannelState.LEFT)
         elif event.type == "kick" and event.arguments and fold(event.arguments[0]) == own:
             logger.warning("kicked out of %s on %s: %s", event.target, self._server, event_text(event))
-            self.channels.change(event.target, ChannelState.REFUSED, f"kicked: {event_text(event)}"[:LONGEST_TEXT])
+            self.channels.change(event.target, ChannelState.REFUSED, f"kicked: {event_text(event)}"[:MAX_TEXT])
             self._join_soon(min(self.times.rejoin, self.times.join))
 
     def awaits(self, line: str) -> str | None:

@@ -7,7 +7,7 @@ from typing import Final
 from irc.client import Event  # type: ignore[import-untyped]
 
 #: Characters of a server's text that are kept.
-LONGEST_TEXT: Final = 300
+MAX_TEXT: Final = 300
 #: Numerics beyond the 400s and 500s that refuse a command: try again later, the other side takes no private messages,
 #: a forbidden channel or word, a command or mode that is not for this client.
 _MORE_REFUSALS: Final = frozenset({"263", "716", "926", "936", "972", "974"})
@@ -31,7 +31,7 @@ def is_refusal(event: Event) -> bool:
 def refusal_text(event: Event) -> str:
     """A refusal with its number, such as `404 #status Cannot send to channel`."""
     words = [code_of(event).upper(), *([event.target or ""] if event.type == "fail" else []), *event.arguments]
-    return " ".join(words)[:LONGEST_TEXT]
+    return " ".join(words)[:MAX_TEXT]
 
 
 def event_text(event: Event) -> str:

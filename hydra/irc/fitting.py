@@ -11,7 +11,7 @@ from hydra.protocol.lines import command
 #: Bytes of a line with its end, unless the server has named another number (RFC 2812, 2.3).
 LINE: Final = 512
 #: The longest host that a server shows (RFC 1035): counted until it has shown this client's.
-LONGEST_HOST: Final = 63
+MAX_HOST: Final = 63
 #: The mark before a user name that the server did not ask for (`~`).
 _MARK: Final = 1
 #: Commands whose text may go in several lines.
@@ -43,7 +43,7 @@ class OwnPrefix:
 
     def size(self, nick: str) -> int:
         """Bytes of `:nick!user@host `."""
-        host = len(self.host.encode()) if self.host else LONGEST_HOST + _MARK
+        host = len(self.host.encode()) if self.host else MAX_HOST + _MARK
         return len(nick.encode()) + len(self.user.encode()) + host + 4
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 DEFAULT_SIZE: Final = 8192
 #: Longer texts in a key are replaced by their digest: other nodes choose their length.
-LONGEST: Final = 64
+MAX_PART: Final = 64
 
 
 class Seen:
@@ -50,6 +50,6 @@ def _short(key: Hashable) -> Hashable:
 
 
 def _digest(part: Hashable) -> Hashable:
-    if isinstance(part, str) and len(part) > LONGEST:
+    if isinstance(part, str) and len(part) > MAX_PART:
         return hashlib.blake2b(part.encode(errors="surrogatepass"), digest_size=16).digest()
     return part

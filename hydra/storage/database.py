@@ -50,7 +50,7 @@ KEEPALIVES: Final = {
 }
 
 #: Seconds for a statement on which no lease depends.
-LONGEST: Final = 10.0
+TIMEOUT: Final = 10.0
 #: The least limit of a statement, in milliseconds.
 LEAST: Final = 1000
 #: The least limit of connecting, in seconds.
@@ -65,14 +65,14 @@ def session_name(node: str, purpose: str) -> str:
     return f"{APPLICATION} {node.encode('ascii', 'replace').decode()[:40]} {purpose}"
 
 
-async def connect(conninfo: str, name: str, patience: float = LONGEST) -> Connection:
-    """Open a connection in autocommit mode whose statements take at most `patience` seconds.
+async def connect(conninfo: str, name: str, timeout: float = TIMEOUT) -> Connection:
+    """Open a connection in autocommit mode whose statements take at most `timeout` seconds.
 
     Raises psycopg.OperationalError when the server is away, TimeoutError when it does not answer.
     """
     given = conninfo_to_dict(conninfo)
-    parameters, timeouts = bounds(patience, given)
-    async with asyncio.timeout(max(patience, 2 * CONNECT if cluster_of(given) else CONNECT)):
+    parameters, timeouts = bounds(timeout, given)
+    async with asyncio.timeout(max(timeout, 2 * CONNECT if cluster_of(given) else CONNECT)):
         chosen, primary = await choose_conninfo(conninfo)
         connection = await Connection.connect(
             make_conninfo(chosen, **parameters),
@@ -90,13 +90,13 @@ async def connect(conninfo: str, name: str, patience: float = LONGEST) -> Connec
     return connection
 
 
-def bounds(patience: float, given: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, str]]:
-    """The libpq parameters and session settings that let a connection fail after `patience` seconds.
+def bounds(timeout: float, given: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, str]]:
+    """The libpq parameters and session settings that let a connection fail after `timeout` seconds.
 
     A shorter given `connect_timeout` is kept.
     """
-    milliseconds = max(round(patience * 1000), LEAST)
-    connecting = min(KEEPALIVES["connect_timeout"], round(max(patience, CONNECT)))
+    milliseconds = max(round(timeout * 1000), LEAST)
+    connecting = min(KEEPALIVES["connect_timeout"], round(max(timeout, CONNECT)))
     connecting = min(connecting, int(given.get("connect_timeout") or 0) or connecting)
     parameters = KEEPALIVES | {"tcp_user_timeout": milliseconds, "connect_timeout": connecting}
     return parameters, {"statement_timeout": str(milliseconds), "lock_timeout": str(milliseconds)}

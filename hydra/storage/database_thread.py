@@ -20,7 +20,7 @@ from django.db import (
 from hydra.storage.database import bounds
 
 #: Seconds for a statement on which nothing waits.
-LONGEST: Final = 30.0
+TIMEOUT: Final = 30.0
 
 R = TypeVar("R")
 
@@ -28,9 +28,9 @@ R = TypeVar("R")
 class DatabaseThread:
     """Runs functions that use Django's connection, one after the other."""
 
-    def __init__(self, name: str, patience: float = LONGEST) -> None:
-        """`patience`: the limit in seconds of connecting, a statement, and the server's silence."""
-        self._patience = patience
+    def __init__(self, name: str, timeout: float = TIMEOUT) -> None:
+        """`timeout`: the limit in seconds of connecting, a statement, and the server's silence."""
+        self._timeout = timeout
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def run(self, function: Callable[..., R], *args: object) -> R:
@@ -39,7 +39,7 @@ class DatabaseThread:
         Raises OSError when the database is away or takes too long, and the function's own errors: a DatabaseError
         is about its data.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._executor, _call, self._patience, function, args)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, _call, self._timeout, function, args)
 
     async def stop(self) -> None:
         """Close the connection."""
@@ -51,11 +51,11 @@ def _close() -> None:
     connection.close()  # this thread's own connection
 
 
-def _call(patience: float, function: Callable[..., R], args: tuple[object, ...]) -> R:
+def _call(timeout: float, function: Callable[..., R], args: tuple[object, ...]) -> R:
     close_old_connections()
     try:
         if connection.connection is None:
-            _connect(patience)
+            _connect(timeout)
         return function(*args)
     except (OperationalError, InterfaceError, InternalError) as error:
         connection.close()
@@ -65,10 +65,10 @@ def _call(patience: float, function: Callable[..., R], args: tuple[object, ...])
         raise
 
 
-def _connect(patience: float) -> None:
+def _connect(timeout: float) -> None:
     """Connect with these bounds, which stay in this thread's settings."""
     given = connections.settings[connection.alias]
-    parameters, session = bounds(patience, given["OPTIONS"])
+    parameters, session = bounds(timeout, given["OPTIONS"])
     added = (f"-c {name}={value}" for name, value in session.items())
     options = " ".join([given["OPTIONS"].get("options", ""), *added])
     connection.settings_dict = given | {"OPTIONS": given["OPTIONS"] | parameters | {"options": options.strip()}}

@@ -39,12 +39,12 @@ class NodeLease:
     """Term and index of the last delivered line."""
 
 
-async def take(connection: Connection, name: str, rng: Random, patience: float) -> NodeLease:
+async def take(connection: Connection, name: str, rng: Random, timeout: float) -> NodeLease:
     """Begin to run a node, with a new row if it has none; `connection` holds its lock from now on.
 
-    Waits up to `patience` seconds for a process that is ending. Raises NodeNameTaken or UnreadableRow.
+    Waits up to `timeout` seconds for a process that is ending. Raises NodeNameTaken or UnreadableRow.
     """
-    deadline = clock.now() + patience
+    deadline = clock.now() + timeout
     while True:
         try:
             return await _take(connection, name, new_stored(rng).voter)
@@ -75,7 +75,7 @@ async def _take(connection: Connection, name: str, voter: str) -> NodeLease:
     return NodeLease(id=id, name=name, run=run, new=new, first=first, stored=stored, position=position)
 
 
-async def take_again(connection: Connection, lease: NodeLease, lost: list[int], patience: float) -> StoredNode:
+async def take_again(connection: Connection, lease: NodeLease, lost: list[int], timeout: float) -> StoredNode:
     """Take the lease again after a lost connection; `lost` are the backends of the former connections.
 
     Returns the row on disk: the last write's answer may be lost. Raises NodeNameTaken if another process runs the node
@@ -83,7 +83,7 @@ async def take_again(connection: Connection, lease: NodeLease, lost: list[int], 
     """
     names = [session_name(lease.name, purpose) for purpose in ("keeper", "writer")]
     await execute(connection, "end_own_sessions", pids=lost, names=names)
-    deadline = clock.now() + patience
+    deadline = clock.now() + timeout
     while True:
         locked = await _try_lock(connection, lease.id)
         stored = await check(connection, lease)

@@ -26,7 +26,7 @@ from hydra.errors import StoreBroken, StoreClosed, StoreError
 from hydra.notifications import CHANNEL, OperatorCommand, parse_command
 from hydra.protocol.effects import StoredNode
 from hydra.storage import node_lease
-from hydra.storage.database import LONGEST, LOST, Connection, connect, session_name
+from hydra.storage.database import LOST, TIMEOUT, Connection, connect, session_name
 from hydra.storage.node_lease import NodeLease
 from hydra.storage.status_writer import StatusWriter
 from hydra.storage.vote_log import VoteLog
@@ -41,7 +41,7 @@ SILENCE: Final = 10.0
 RETRIES: Final = Backoff(0.05, 5.0)
 #: Seconds to wait for the end of another process that runs the node, and for the server to release the lock of the last
 #: session.
-PATIENCE: Final = 3.0
+LEASE_TIMEOUT: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,8 +85,8 @@ class NodeStore:
         handlers: StoreHandlers,
         *,
         rng: random.Random | None = None,
-        patience: float = PATIENCE,
-        answer: float = LONGEST,
+        timeout: float = LEASE_TIMEOUT,
+        answer: float = TIMEOUT,
     ) -> NodeStore:
         """Begin to run the node of this name; its row, new if it had none, is committed when this returns.
 
@@ -96,7 +96,7 @@ class NodeStore:
         """
         keeper = await connect(conninfo, session_name(name, "keeper"), answer)
         try:
-            lease = await node_lease.take(keeper, name, rng or random.SystemRandom(), patience)
+            lease = await node_lease.take(keeper, name, rng or random.SystemRandom(), timeout)
             session = await StoreConnections.begin(conninfo, name, keeper, answer)
         except BaseException:
             await keeper.close()
@@ -115,12 +115,12 @@ class NodeStore:
         """Whether the database cannot be reached, or the store has ended: the node must be silent."""
         return self._lost or self._error is not None
 
-    async def close(self, patience: float = 5.0) -> None:
-        """Finish the waiting writes, for at most `patience` seconds, and release the node's name."""
+    async def close(self, timeout: float = 5.0) -> None:
+        """Finish the waiting writes, for at most `timeout` seconds, and release the node's name."""
         self._closing = True
         self._wake.set()
         if self._supervisor is not None:
-            await asyncio.wait({self._supervisor}, timeout=0 if self._lost else patience)
+            await asyncio.wait({self._supervisor}, timeout=0 if self._lost else timeout)
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
         self._end(StoreClosed("The store is closed."))
@@ -157,7 +157,7 @@ class NodeStore:
                 await self._serve(session)
                 if self._closing:
                     return
-                session, stored = await reconnect(self._conninfo, self.lease, session.pids, session.patience)
+                session, stored = await reconnect(self._conninfo, self.lease, session.pids, session.timeout)
                 self._vote_log.reload(stored)
                 self._say_back()
         except StoreError as error:
@@ -258,18 +258,18 @@ class StoreConnections:
     The keeper holds the lock on the node's name and listens, the writer writes.
     """
 
-    def __init__(self, keeper: Connection, writer: Connection, patience: float) -> None:
+    def __init__(self, keeper: Connection, writer: Connection, timeout: float) -> None:
         self.keeper = keeper
-        self.patience = patience
+        self.timeout = timeout
         self.writer = writer
         self.pids = [connection.info.backend_pid for connection in (keeper, writer)]
         """The server's processes."""
 
     @classmethod
-    async def begin(cls, conninfo: str, node: str, keeper: Connection, patience: float) -> StoreConnections:
+    async def begin(cls, conninfo: str, node: str, keeper: Connection, timeout: float) -> StoreConnections:
         """Listen, and open the writer; `keeper` has the lock. Raises psycopg.Error."""
         await keeper.execute(f"listen {CHANNEL}".encode())
-        return cls(keeper, await connect(conninfo, session_name(node, "writer"), patience), patience)
+        return cls(keeper, await connect(conninfo, session_name(node, "writer"), timeout), timeout)
 
     async def keep(
         self, heard: Callable[[str], None], silent: Callable[[str], None], answers: Callable[[], None]
@@ -280,10 +280,10 @@ class StoreConnections:
         """
         loop = asyncio.get_running_loop()
         while True:
-            async for notification in self.keeper.notifies(timeout=min(LOOK, self.patience / 6)):
+            async for notification in self.keeper.notifies(timeout=min(LOOK, self.timeout / 6)):
                 heard(notification.payload)
             self.keeper.check_primary()
-            wait = min(SILENCE, self.patience * 5 / 6)
+            wait = min(SILENCE, self.timeout * 5 / 6)
             watch = loop.call_later(wait, silent, f"the database has not answered for {wait:.1f} s")
             try:
                 await self.keeper.execute("select 1")
@@ -303,7 +303,7 @@ class StoreConnections:
 
 
 async def reconnect(
-    conninfo: str, lease: NodeLease, lost: list[int], patience: float
+    conninfo: str, lease: NodeLease, lost: list[int], timeout: float
 ) -> tuple[StoreConnections, StoredNode]:
     """Connect again, however long it takes; `lost` are the `pids` of the last session.
 
@@ -313,10 +313,10 @@ async def reconnect(
     while True:
         await asyncio.sleep(next(delays))
         try:
-            keeper = await connect(conninfo, session_name(lease.name, "keeper"), patience)
+            keeper = await connect(conninfo, session_name(lease.name, "keeper"), timeout)
             try:
-                stored = await node_lease.take_again(keeper, lease, lost, PATIENCE)
-                return await StoreConnections.begin(conninfo, lease.name, keeper, patience), stored
+                stored = await node_lease.take_again(keeper, lease, lost, LEASE_TIMEOUT)
+                return await StoreConnections.begin(conninfo, lease.name, keeper, timeout), stored
             except BaseException:
                 await keeper.close()
                 raise

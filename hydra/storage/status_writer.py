@@ -30,7 +30,7 @@ EVENTS_KEPT: Final = 1000
 DAYS_KEPT: Final = 30
 #: Tenures of all nodes that are kept.
 TENURES_KEPT: Final = 5000
-LONGEST_TEXT: Final = 2000
+MAX_TEXT: Final = 2000
 #: Seconds between a node's clock and the database's above which the shown moments are corrected.
 DRIFT: Final = 0.5
 
@@ -191,4 +191,4 @@ class StatusWriter:
 
 def _clean(text: str) -> str:
     """A text that PostgreSQL can hold."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")[:LONGEST_TEXT]
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")[:MAX_TEXT]

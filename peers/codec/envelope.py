@@ -36,8 +36,8 @@ DELIVER_HEAD: Final = b'{"protocol_version":"v1","type":"deliver","delivery_key"
 DELIVER_MIDDLE: Final = b',"envelope":'
 DELIVER_END: Final = b"}"
 _AROUND: Final = len(DELIVER_HEAD + DELIVER_MIDDLE + DELIVER_END)
-_LONGEST_CHARACTER: Final = 6  # bytes of an escape such as \u0001, the most that a character can take
-_LONGEST_RECIPIENT: Final = len("|") + MAX_NAME * _LONGEST_CHARACTER
+_MAX_CHARACTER: Final = 6  # bytes of an escape such as \u0001, the most that a character can take
+_MAX_RECIPIENT: Final = len("|") + MAX_NAME * _MAX_CHARACTER
 
 
 class Envelope(NamedTuple):
@@ -81,7 +81,7 @@ def delivered_size(id: str, broadcast: bool, envelope_size: int) -> int:
 
     The recipients of a broadcast are not known yet: their names are taken to be as long as a name can be.
     """
-    key = len(json_string(id).encode()) + (_LONGEST_RECIPIENT if broadcast else 0)
+    key = len(json_string(id).encode()) + (_MAX_RECIPIENT if broadcast else 0)
     return _AROUND + key + envelope_size
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-_LONGEST_INTEGER: Final = 19  # characters of an integer that always fits into 64 bits
+_MAX_INTEGER: Final = 19  # characters of an integer that always fits into 64 bits
 _DEEPEST: Final = 500  # where Python's own parser reads, whose limit differs between versions
 
 # A pair of surrogates, half a pair (the group), or any other escape.
@@ -69,7 +69,7 @@ def _paired(escape: re.Match[bytes]) -> bytes:
 
 
 def _integer(digits: str) -> int | float:
-    return int(digits) if len(digits) <= _LONGEST_INTEGER else float(digits)
+    return int(digits) if len(digits) <= _MAX_INTEGER else float(digits)
 
 
 def _refuse(name: str) -> Any:

@@ -17,7 +17,7 @@ from django.urls import path
 
 from brokersite import workers as module
 from brokersite.admission import PageScheduler
-from brokersite.workers import MOST_IDLE, SILENCE, RequestThreads
+from brokersite.workers import MAX_IDLE, SILENCE, RequestThreads
 from queues.database import connection_parameters
 from tests.waiting import until
 
@@ -145,21 +145,21 @@ async def test_a_few_threads_are_kept_and_the_others_end_with_their_sessions(
     get: Get, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SPARE_AGE", 0.2)
-    found = [session for _, session in await together(get, MOST_IDLE + 3, monkeypatch)]
-    await until(lambda: len(sessions(found)) == MOST_IDLE)
+    found = [session for _, session in await together(get, MAX_IDLE + 3, monkeypatch)]
+    await until(lambda: len(sessions(found)) == MAX_IDLE)
 
 
 async def test_browsers_that_ask_together_again_and_again_have_the_same_sessions(
     get: Get, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bursts = [sorted(await together(get, MOST_IDLE + 6, monkeypatch)) for _ in range(3)]
+    bursts = [sorted(await together(get, MAX_IDLE + 6, monkeypatch)) for _ in range(3)]
     assert bursts[0] == bursts[1] == bursts[2]
 
 
 async def test_more_than_so_many_threads_are_never_kept(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_SPARE", MOST_IDLE + 1)
-    found = [session for _, session in await together(get, MOST_IDLE + 3, monkeypatch)]
-    await until(lambda: len(sessions(found)) == MOST_IDLE + 1)
+    monkeypatch.setattr(module, "MAX_SPARE", MAX_IDLE + 1)
+    found = [session for _, session in await together(get, MAX_IDLE + 3, monkeypatch)]
+    await until(lambda: len(sessions(found)) == MAX_IDLE + 1)
 
 
 async def test_a_session_that_the_server_has_ended_is_replaced_unseen(get: Get) -> None:

@@ -44,7 +44,7 @@ RATES = {"emails": 2100, "invoices": 640, "thumbnails": 5200}
 MINUTES = 60
 DEAD, MOVED, BATCH = 5_000, 10_000, 2_500
 #: Bytes of a picture.
-MOST_BYTES = 150_000
+MAX_BYTES = 150_000
 #: Marks the page, which is gone when it is loaded again; and says whether it is there.
 MARK, MARKED = "window.marked = true", "return window.marked === true"
 #: Has operations wait, once they have done so many messages, for as long as another session holds this lock.
@@ -95,7 +95,7 @@ class Night:
         """Draw a picture of the documentation, if it is asked for."""
         if self.pictures is not None:
             assert self.browser.save_screenshot(str(self.pictures / name))
-            assert (self.pictures / name).stat().st_size < MOST_BYTES, name
+            assert (self.pictures / name).stat().st_size < MAX_BYTES, name
 
 
 @pytest.fixture

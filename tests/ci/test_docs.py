@@ -13,7 +13,7 @@ import pytest
 from brokersite.environment import CHECKOUT
 
 PAGES = [CHECKOUT / "README.md", CHECKOUT / "CHANGELOG.md", *sorted((CHECKOUT / "docs").rglob("*.md"))]
-LONGEST_LINE = 120
+MAX_LINE = 120
 #: Packages with templates, scripts and styles, and the endings of their names.
 PACKAGES, SUFFIXES = ("queues", "templates"), {".html", ".css", ".js"}
 #: The row below a table's head.
@@ -71,7 +71,7 @@ def anchors(page: Path) -> set[str]:
 
 @pages
 def test_no_line_of_prose_is_longer_than_120_characters(page: Path) -> None:
-    long = [number for number, line in prose(page) if len(line) > LONGEST_LINE and not line.startswith("|")]
+    long = [number for number, line in prose(page) if len(line) > MAX_LINE and not line.startswith("|")]
     assert not long
 
 
@@ -80,7 +80,7 @@ def test_no_line_of_a_template_script_style_or_configuration_is_longer_either() 
     long = [
         (str(path.relative_to(CHECKOUT)), number)
         for path in [*found, *CHECKOUT.glob("*.toml"), *CHECKOUT.glob("*.yaml")]
-        for number, line in enumerate(path.read_text().splitlines(), 1) if len(line) > LONGEST_LINE
+        for number, line in enumerate(path.read_text().splitlines(), 1) if len(line) > MAX_LINE
     ]  # fmt: skip
     assert not long
 

@@ -31,7 +31,7 @@ SIZE, BODY = "64m", 4000
 WAITING = 20
 END_SESSIONS = "select pg_terminate_backend(pid) from pg_stat_activity where usename = %s"
 #: Threads in which requests to change something are carried out.
-MOST_THREADS = 4
+MAX_THREADS = 4
 #: Limits that would end the engine's statements and sessions, and Django's, if they held for them.
 LIMITS = {
     "statement_timeout": "300ms", "lock_timeout": "10ms", "idle_session_timeout": "300ms",
@@ -239,12 +239,12 @@ def test_a_client_logs_in_and_what_is_stored_is_consumed_while_a_synchronous_sta
         server.wait_for("select count(*) = 2 from queues_openmessage where payload = 'stored'")
         server.rows("alter system set synchronous_standby_names = 'nosuch'")
         server.rows("select pg_reload_conf()")
-        with ThreadPoolExecutor(MOST_THREADS + 2) as executor:
+        with ThreadPoolExecutor(MAX_THREADS + 2) as executor:
             waiting = [
                 executor.submit(refused, broker, frame)
                 for frame in (blipmq.encode_subscribe(7, b"new", 1), blipmq.encode_publish(7, 1, TOPIC, b"held"))
             ]
-            waiting += [executor.submit(no_queue, broker, f"new-{n}") for n in range(MOST_THREADS)]
+            waiting += [executor.submit(no_queue, broker, f"new-{n}") for n in range(MAX_THREADS)]
             wait_unready(broker, "a synchronous standby has not confirmed it")
             with Blip(broker.blipmq, KEY) as second:
                 assert second.consume(subscription, 1) == [b"stored"]

@@ -39,7 +39,7 @@ class Opened:
             on_lost=self.lost.append, on_back=self._came_back, on_failed=self.failed.append,
             on_command=self.commands.append,
         )  # fmt: skip
-        options = {"patience": 0.0, **options}
+        options = {"timeout": 0.0, **options}
         self.store = await NodeStore.open(name, conninfo or conninfo_from_settings(), handlers, **options)
         return self
 

@@ -6,7 +6,7 @@ from math import hypot
 
 import pytest
 
-from hydra.picture import HEIGHT, MOST, WIDTH, Station, draw
+from hydra.picture import HEIGHT, MAX_STATIONS, WIDTH, Station, draw
 
 
 def stations(count: int) -> list[Station]:
@@ -17,7 +17,7 @@ def edge(one: int, other: int) -> frozenset[int]:
     return frozenset((one, other))
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 3, 8, MOST])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 8, MAX_STATIONS])
 def test_all_nodes_are_in_the_picture_and_apart(count: int) -> None:
     dots = draw(stations(count), [], []).dots
     assert len(dots) == count
@@ -47,8 +47,8 @@ def test_links_without_a_neighbour_are_not_drawn() -> None:
 
 
 def test_nodes_that_there_is_no_room_for_are_counted() -> None:
-    picture = draw(stations(MOST + 5), [edge(0, MOST)], [])
-    assert (len(picture.dots), picture.left_out, picture.lines) == (MOST, 5, [])
+    picture = draw(stations(MAX_STATIONS + 5), [edge(0, MAX_STATIONS)], [])
+    assert (len(picture.dots), picture.left_out, picture.lines) == (MAX_STATIONS, 5, [])
 
 
 def test_long_names_are_cut() -> None:

@@ -380,7 +380,7 @@ async def test_a_line_that_is_refused_since_the_leader_was_kicked_waits_for_the_
 async def test_a_line_whose_channel_stays_away_becomes_a_dead_letter_with_the_reason(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hydra.sender.LONGEST_ASIDE", -1.0)
+    monkeypatch.setattr("hydra.sender.ASIDE_TIMEOUT", -1.0)
     around.awaited = {"#a"}
     around.buffer.put((7, HELLO), (8, b"PRIVMSG #b :x"))
     await around.until(lambda: len(around.buffer.log) == 2)

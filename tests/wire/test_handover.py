@@ -20,7 +20,7 @@ from tests.wire.broker import Blip, Broker, Database, Frame, Raw
 from tests.wire.net.test_tls import Authority
 from tests.wire.overhop.peer import Peer
 from wire.blipmq import codec as blipmq
-from wire.net.siblings import Place, Siblings
+from wire.net.process_group import Place, ProcessGroup
 from wire.overhop.codec import encoder
 from wire.overhop.codec.names import Type
 
@@ -59,17 +59,17 @@ class Pair(NamedTuple):
         )
         return Counter(pid for (pid,) in rows)
 
-    def wait_until_served_by(self, home: int, clients: Sequence[Raw]) -> None:
+    def wait_until_served_by(self, owner: int, clients: Sequence[Raw]) -> None:
         """Wait until this process alone lists the connections of all these clients."""
-        wanted = {self.children()[home].pid: len(clients)}
+        wanted = {self.children()[owner].pid: len(clients)}
         wait_until(lambda: self.pids_of(clients) == wanted, lambda: f"{wanted} (now {self.pids_of(clients)})")
 
 
-def named(prefix: str, kind: str, home: int) -> str:
-    """A name that this process is the home of."""
+def named(prefix: str, kind: str, owner: int) -> str:
+    """A name that this process is the owner of."""
     place = Place(Path("/"), 0, 2)
     names = (f"{prefix}{number}" for number in itertools.count())
-    return next(name for name in names if place.home(kind, name.encode()) == home)
+    return next(name for name in names if place.owner(kind, name.encode()) == owner)
 
 
 def start(store: Database, **settings: object) -> Broker:
@@ -84,9 +84,9 @@ def pair(store: Database) -> Iterator[Pair]:
         yield Pair(broker, store)
 
 
-@pytest.mark.parametrize("home", [0, 1])
-def test_publishers_and_consumers_of_a_topic_meet_in_its_process(pair: Pair, home: int) -> None:
-    topic, address = named("met", "topic", home).encode(), pair.broker.blipmq
+@pytest.mark.parametrize("owner", [0, 1])
+def test_publishers_and_consumers_of_a_topic_meet_in_its_process(pair: Pair, owner: int) -> None:
+    topic, address = named("met", "topic", owner).encode(), pair.broker.blipmq
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Blip(address)) for _ in range(3 * CLIENTS)]
         publishers, consumers, subscribers = clients[::3], clients[1::3], clients[2::3]
@@ -100,13 +100,13 @@ def test_publishers_and_consumers_of_a_topic_meet_in_its_process(pair: Pair, hom
             assert own == sorted(own)
         for client in subscribers[1:]:
             client.subscribe(topic)
-        pair.wait_until_served_by(home, clients)
+        pair.wait_until_served_by(owner, clients)
 
 
-@pytest.mark.parametrize("home", [0, 1])
-def test_workers_and_producers_of_a_queue_meet_in_its_process(pair: Pair, store: Database, home: int) -> None:
+@pytest.mark.parametrize("owner", [0, 1])
+def test_workers_and_producers_of_a_queue_meet_in_its_process(pair: Pair, store: Database, owner: int) -> None:
     address = pair.broker.overhop
-    name = named("worked", "queue", home)
+    name = named("worked", "queue", owner)
     with contextlib.ExitStack() as stack:
         producers = [stack.enter_context(Peer(address)) for _ in range(CLIENTS)]
         workers = [stack.enter_context(Peer(address)) for _ in range(CLIENTS)]
@@ -119,17 +119,17 @@ def test_workers_and_producers_of_a_queue_meet_in_its_process(pair: Pair, store:
             producer.enqueue_many(name, [[number, n] for n in range(3)])
         got = [payload for worker in workers for payload in worker.do(name, 3)]
         assert sorted(got) == [[number, n] for number in range(CLIENTS) for n in range(3)]
-        pair.wait_until_served_by(home, [*producers, *workers])
+        pair.wait_until_served_by(owner, [*producers, *workers])
         wids = {client.wid for client in (*producers, *workers)}  # they are the workers that they were
         told = "select wid::text from queues_worker w join queues_node n on n.id = w.node_id where n.pid = %s"
-        wait_until(lambda: {wid for (wid,) in store.rows(told, pair.children()[home].pid)} >= wids)
+        wait_until(lambda: {wid for (wid,) in store.rows(told, pair.children()[owner].pid)} >= wids)
 
 
 def test_what_is_sent_at_once_is_taken_once_and_in_order_wherever_it_is_cut(pair: Pair) -> None:
     clients: tuple[list[Blip], list[Blip]] = ([], [])
     with contextlib.ExitStack() as stack:
-        for home, cut in itertools.product((0, 1), range(CLIENTS)):
-            topic = named(f"cut{cut}", "topic", home).encode()
+        for owner, cut in itertools.product((0, 1), range(CLIENTS)):
+            topic = named(f"cut{cut}", "topic", owner).encode()
             consumer = stack.enter_context(Blip(pair.broker.blipmq))
             client = stack.enter_context(Blip(pair.broker.blipmq, key=""))
             subscription = consumer.subscribe(topic)
@@ -146,9 +146,9 @@ def test_what_is_sent_at_once_is_taken_once_and_in_order_wherever_it_is_cut(pair
             assert client.read() == Frame(blipmq.PONG, 9)
             assert pair.store.payloads(pair.store.queue_of(subscription)) == bodies
             assert consumer.consume(subscription, 2) == bodies[:2]
-            clients[home].extend((client, consumer))
-        for home in (0, 1):
-            pair.wait_until_served_by(home, clients[home])
+            clients[owner].extend((client, consumer))
+        for owner in (0, 1):
+            pair.wait_until_served_by(owner, clients[owner])
 
 
 def test_jobs_that_are_sent_at_once_are_taken_once_and_in_order_wherever_they_are_cut(pair: Pair) -> None:
@@ -175,13 +175,13 @@ def test_jobs_that_are_sent_at_once_are_taken_once_and_in_order_wherever_they_ar
 
 def test_what_cannot_be_handed_over_is_served_where_it_is(pair: Pair, store: Database) -> None:
     topic, queue = named("away", "topic", 1).encode(), named("away", "queue", 1)
-    home = pair.directory / "1"
+    owner = pair.directory / "1"
     with contextlib.ExitStack() as stack:
         blips = [stack.enter_context(Blip(pair.broker.blipmq)) for _ in range(3 * CLIENTS)]
         peers = [stack.enter_context(Peer(pair.broker.overhop)) for _ in range(2 * CLIENTS)]
         peers[0].ask(Type.ADDQUEUE, name=queue)
-        home.rename(home.with_name("away"))  # as if it were not there
-        stack.callback(home.with_name("away").rename, home)
+        owner.rename(owner.with_name("away"))  # as if it were not there
+        stack.callback(owner.with_name("away").rename, owner)
         subscriptions = [client.subscribe(topic) for client in blips[::3]]
         for number, client in enumerate(blips[1::3]):
             client.publish(topic, b"%d" % number)
@@ -195,7 +195,7 @@ def test_what_cannot_be_handed_over_is_served_where_it_is(pair: Pair, store: Dat
 
 
 def test_a_connection_that_has_begun_elsewhere_stays_and_is_served(pair: Pair) -> None:
-    first, second = (named("both", "topic", home).encode() for home in (0, 1))
+    first, second = (named("both", "topic", owner).encode() for owner in (0, 1))
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Blip(pair.broker.blipmq)) for _ in range(CLIENTS)]
         for client in clients:
@@ -262,7 +262,7 @@ async def test_the_key_is_looked_up_again(pair: Pair, key: str, is_served: bool)
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname(), PATIENCE)
         far, _ = server.accept()
-    third = Siblings(Place(directory, 2, 3), lambda name, sock, state: None)
+    third = ProcessGroup(Place(directory, 2, 3), lambda name, sock, state: None)
     third.start()
     try:
         with near:
@@ -281,7 +281,7 @@ async def test_an_offer_to_a_listener_that_is_not_there_is_refused(pair: Pair) -
     with socket.create_server(("127.0.0.1", 0)) as server:
         near = socket.create_connection(server.getsockname(), PATIENCE)
         far, _ = server.accept()
-    third = Siblings(Place(pair.directory, 2, 3), lambda name, sock, state: None)
+    third = ProcessGroup(Place(pair.directory, 2, 3), lambda name, sock, state: None)
     third.start()
     try:
         with near, far:

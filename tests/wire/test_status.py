@@ -186,7 +186,7 @@ def test_a_request_without_an_end_is_dropped_when_it_is_too_long(run: Run) -> No
 
 
 def test_a_client_that_is_slow_to_ask_is_dropped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "PATIENCE", 0.05)
+    monkeypatch.setattr(status, "TIMEOUT", 0.05)
 
     async def scenario(pages: Pages) -> None:
         assert await pages.send(b"GET /healthz HTTP/1.0\r\n") == b""
@@ -196,7 +196,7 @@ def test_a_client_that_is_slow_to_ask_is_dropped(run: Run, monkeypatch: pytest.M
 
 def test_a_client_that_does_not_take_its_answer_is_dropped(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     page = b"x" * 50_000_000
-    monkeypatch.setattr(status, "PATIENCE", 0.2)
+    monkeypatch.setattr(status, "TIMEOUT", 0.2)
     monkeypatch.setattr(status, "generate_latest", lambda: page)
 
     async def scenario(pages: Pages) -> None:

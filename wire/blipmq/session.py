@@ -1,24 +1,23 @@
 """One BlipMQ connection on the server: frames in, the engine's work, frames out (docs/protocols/blipmq.md).
 
-Frames are handled strictly in order. A frame that cannot be answered at once (a key to look up, a subscription to
-make, a claim from the store) blocks the session: it stops reading, keeps the frames behind, and goes on from there.
+`DISPATCH` has for each state and frame type the method that handles a batch of such frames. Batches are handled
+strictly in order. A frame that cannot be answered at once (a key to look up, a subscription to make, a claim from the
+store) blocks the session: it stops reading, keeps the batches behind, and goes on from there.
 
 The first frame that names a topic decides in which process of this `runwire` the connection is served
-(wire/net/siblings.py).
+(wire/net/process_group.py).
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from time import monotonic
-from typing import TypeVar
+from typing import Any, Final
 
 from queues.engine import (
     Destination,
     EngineError,
-    Grant,
     LocalSubscription,
     PayloadPart,
     Publisher,
@@ -28,48 +27,25 @@ from queues.engine import (
 )
 from queues.reach import Operation, Protocol
 from wire.blipmq import codec
-from wire.blipmq.codec import ACK, HEADER_SIZE, MAX_FRAME_SIZE, MIN_LENGTH, POLL, PUBLISH, SUBSCRIBE
-from wire.blipmq.machine import Action, Conversation, State, Success
-from wire.blipmq.runs import Run, RunDecoder, SharedDeliveries, encode_deliveries
+from wire.blipmq.batches import BatchDecoder, FrameBatch, SharedDeliveries, encode_deliveries
+from wire.blipmq.codec import ACK, HEADER_SIZE, MAX_FRAME_SIZE, MIN_LENGTH, POLL, SUBSCRIBE
+from wire.blipmq.handshake import Handshake, patiently
+from wire.blipmq.machine import TABLE, Action, Conversation, State, Success
+from wire.blipmq.subscriptions import Polled, PolledSubscriptions
+from wire.blipmq.waiting import WaitingPoll
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure
-from wire.net.siblings import State as HandedState
+from wire.net.process_group import State as HandedState
 from wire.server import Server
 from wire.session import WireSession
 from wire.unconfirmed import Unconfirmed
 
-#: Seconds that the POLLs of one read may wait for claims from the store, in all, before they count as "no message":
-#: a client acknowledges what a burst brought only when it has seen the burst's end.
-POLL_PATIENCE = 0.02
-#: Seconds between two questions to a store that is away.
-STORE_RETRY = 0.05
 #: The reason to read nothing more when the server stops.
 STOPPING = "stopping"
-#: Runs of frames of one kind that are handled before other connections have a turn.
+#: Batches that are handled before other connections have a turn.
 TURN = 500
-
 #: The reason of a dead letter that came by another protocol or a route and fits no frame.
 TOO_LARGE = "larger than a BlipMQ frame"
-#: Subscriptions that one connection remembers.
-MOST_POLLED = 100_000
-#: Subscriptions of one connection that operators are told of.
-MOST_LOOKED = 100
-
-
-T = TypeVar("T")
-
-
-class Polled:
-    """A subscription that this connection polls."""
-
-    __slots__ = ("buffer", "prefix", "subscription", "transient")
-
-    def __init__(self, subscription: LocalSubscription) -> None:
-        self.subscription = subscription
-        self.buffer = subscription.buffer
-        #: QoS 0 messages; always the same deque.
-        self.transient = subscription.transient
-        self.prefix = codec.delivery_prefix(1, subscription.topic)
 
 
 class BlipMQSession(WireSession):
@@ -78,25 +54,18 @@ class BlipMQSession(WireSession):
     def __init__(self, connection: Connection, server: Server, max_frame: int = MAX_FRAME_SIZE) -> None:
         super().__init__(connection, server.engine, Protocol.BLIPMQ)
         self._server = server
-        self._decoder: RunDecoder = RunDecoder(max_frame)
+        self._decoder: BatchDecoder = BatchDecoder(max_frame)
         self._conversation = Conversation()
-        self._grant: Grant | None = None
-        #: Until the first topic is known: where the connection may be handed over, and the API key to show there.
-        self._siblings = server.siblings
-        self._key = ""
+        self._handlers = DISPATCH[self._conversation.state]
+        self._handshake = Handshake(server, connection.peer[0])
+        #: Until the first topic is known: where the connection may be handed over.
+        self._process_group = server.process_group
         self._unconfirmed: Unconfirmed | None = None
-        #: The number of further runs in this turn.
-        self._turn = 0
-        #: The POLL that waits for a claim or a commit, and until when.
-        self._waiting: tuple[int, Polled] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        #: When the POLLs of this read have waited long enough in all; None while none has waited.
-        self._patience_ends: float | None = None
+        self._waiting = WaitingPoll(connection, self._engine, self._replies)
         #: Of the last PUBLISH that was looked at closely: where it went, and how its payload begins.
         self._publisher: Publisher | None = None
         self._prefix = b""
-        #: By the payload of POLL and ACK, the subscription's id as it is on the wire.
-        self._polled: dict[bytes, Polled] = {}
+        self._polled = PolledSubscriptions()
         #: ACKs with tags that are not outstanding here: subscription id, tags.
         self._late: list[tuple[int, Sequence[int]]] = []
 
@@ -104,22 +73,22 @@ class BlipMQSession(WireSession):
 
     def resume(self, state: HandedState) -> None:
         """Go on behind AUTH. The key is looked up again: it may have been revoked meanwhile."""
-        self._siblings = None
-        self._conversation.succeeded(Success.HELLO_ACCEPTED)
+        self._process_group = None
+        self._advance(Success.HELLO_ACCEPTED)
         self.client.continue_since(state["since"])
         self.connection.handshake_done()
         self._block(self._show_key_again(state["key"]))
 
     def data_received(self, data: bytes) -> None:
-        runs = self._decoder.feed(data)
+        batches = self._decoder.feed(data)
         if self._blocked:
-            self._behind += runs
+            self._behind += batches
             self._behind_bytes += len(data)
             self.connection.hold(self._decoder.pending + self._behind_bytes)
             return
         self._behind_bytes = len(data)
-        self._patience_ends = None
-        self._run(runs)
+        self._waiting.new_read()
+        self._run(batches)
 
     def eof_received(self) -> bool:
         """Answer all frames before the end, then close."""
@@ -129,16 +98,9 @@ class BlipMQSession(WireSession):
 
     def connection_lost(self) -> None:
         self._leave()
-        self._stop_waiting()
-        self._poll_no_more()
-        if self._grant is not None:
-            self._server.by_key.forget(self._grant.id, self)
-
-    def _poll_no_more(self) -> None:
-        """It polls no more what it has polled. What it has not acknowledged of a queue with a single active consumer
-        goes back in place."""
-        for known in self._polled.values():
-            known.buffer.leave(self, count=not self.connection.listener.stopping, keep_tags=True)
+        self._waiting.stop()
+        self._polled.leave(self, count=not self.connection.listener.stopping)
+        self._handshake.forget(self)
 
     def drain(self) -> None:
         self._draining = True
@@ -152,17 +114,18 @@ class BlipMQSession(WireSession):
     def _at_work(self) -> bool:
         return self._blocked
 
-    # Called by the server and the engine.
+    def _is_waiting(self) -> bool:
+        return self._waiting.active
+
+    # Called by the engine.
 
     def holds(self) -> tuple[int, int]:
         """Unacknowledged messages of the subscriptions that it consumes from, and bytes held."""
         return sum(self.consumes().values()), self.connection.held_bytes
 
     def consumes(self) -> dict[int, int]:
-        """The queues of the first `MOST_LOOKED` subscriptions that it polls, and the unacknowledged messages of each.
-        Other clients of the key may have polled some of these."""
-        polled = islice(self._polled.values(), MOST_LOOKED)
-        return {known.buffer.id: len(known.buffer.unacked) for known in polled}
+        """The queues of the first subscriptions that it polls, and the unacknowledged messages of each."""
+        return self._polled.unacknowledged()
 
     @contained
     def publish_failed(self, token: int, error: EngineError) -> None:
@@ -173,21 +136,36 @@ class BlipMQSession(WireSession):
 
     # Frames.
 
-    def _run(self, runs: list[Run]) -> None:
+    def _run(self, batches: list[FrameBatch]) -> None:
         """Handle frames until all are done, one blocks, or it is time to let others have a turn."""
-        at, self._turn = 0, TURN
-        while at < len(runs) and not self._blocked:
-            if self._conversation.state is State.READY:
-                at = self._serve(runs, at)
-            else:
-                runs[at : at + 1] = runs[at].alone()
-                self._handle(*next(runs[at].frames()))
+        at, left = 0, TURN
+        while at < len(batches) and not self._blocked:
+            batch = batches[at]
+            if not left:
+                self._start_blocking()
+                self._loop.call_soon(self._unblock)
+                break
+            if self._late and batch.kind != ACK:  # the answers to these must leave first
+                self._block(self._settle_late())
+                break
+            left -= 1
+            try:
+                done = self._handlers[batch.kind](self, batch)
+            except codec.PayloadError as error:
+                done = self._nack_all(batch, error.reject)
+            if done == len(batch):
                 at += 1
+            else:
+                batches[at] = batch.after(done)
         if self._late and not self._blocked:
             self._block(self._settle_late())
+        self._finish_run(batches[at:])
+
+    def _finish_run(self, behind: list[FrameBatch]) -> None:
+        """Send the answers, keep what is behind a frame that blocks, and refuse bytes that are not BlipMQ."""
         self._replies.flush()
         if self._blocked:
-            self._behind = runs[at:]
+            self._behind = behind
         elif self._decoder.error is not None:
             self.connection.blame(Closure.PROTOCOL, self._decoder.error)
             self._draining = True
@@ -202,271 +180,171 @@ class BlipMQSession(WireSession):
         if self._draining:
             self._close_when_done()
 
-    def _serve(self, runs: list[Run], at: int) -> int:
-        """Handle runs from `at` on; returns how many are done when one blocks, or all."""
-        while at < len(runs) and not self._blocked:
-            if not self._turn:
-                self._start_blocking()
-                self._loop.call_soon(self._unblock)
-                return at
-            self._turn -= 1
-            run = runs[at]
-            if run.kind == ACK:
-                done = self._ack(run)
-            elif self._late:  # the answers to these must leave first
-                self._block(self._settle_late())
-                return at
-            elif run.kind == POLL:
-                done = self._poll(run)
-            elif run.kind == PUBLISH:
-                done = self._publish(run)
-            else:
-                self._handle(run.kind, run.cids[0], run.common)
-                done = 1
-            if done == len(run):
-                at += 1
-            else:
-                runs[at] = run.after(done)
-        return at
+    # The handlers of DISPATCH. Each returns the number of frames of the batch that are done. They may raise
+    # PayloadError, which answers all frames of the batch.
 
-    # The hot path: each handles frames of a run, and returns how many of them are done.
-
-    def _publish(self, run: Run) -> int:
+    def _publish(self, batch: FrameBatch) -> int:
         """PUBLISHes. Those with the QoS and topic of the last ones need no closer look."""
-        if run.common != self._prefix or self._publisher is None:
-            return self._publish_first(run)
-        self.client.published(len(run))
-        self._replies.follow_batch(self._publisher.publish_many(run.bodies, self, run.cids))
+        if batch.common != self._prefix or self._publisher is None:
+            return self._publish_first(batch)
+        self.client.published(len(batch))
+        self._replies.follow_batch(self._publisher.publish_many(batch.bodies, self, batch.cids))
         self._engine.check_saturation()
-        return len(run)
+        return len(batch)
 
-    def _ack(self, run: Run) -> int:
-        """ACKs of one subscription."""
-        known = self._polled.get(run.common)
-        assert self._grant is not None
-        unknown = run.cids if known is None else known.buffer.ack_many(run.cids, self._grant.id)
+    def _publish_first(self, batch: FrameBatch) -> int:
+        """PUBLISHes whose QoS and topic have to be looked at."""
+        qos, topic, _ = codec.parse_publish(batch.common)
+        if not self._handshake.allows(Operation.PUBLISH, topic):
+            return self._nack_all(batch, codec.FORBIDDEN)
+        if (owner := self._other_owner(topic)) is not None:
+            self._block(self._move_publisher(owner, batch))
+            return len(batch)
+        publisher = self._engine.publisher(Destination("topic", topic), self._handshake.key_id)
+        if qos:  # nearly always the next PUBLISH has the same topic
+            self._publisher, self._prefix = publisher, batch.common
+            return self._publish(batch)
+        self.client.published(len(batch))
+        for cid, body in zip(batch.cids, batch.bodies, strict=True):
+            self._replies.follow_batch(publisher.publish_transient(body, self, cid))
         self._engine.check_saturation()
-        if unknown and not self._ack_unknown(unknown, run.common):
-            return 0
-        return len(run)
+        return len(batch)
 
-    def _poll(self, run: Run) -> int:
+    def _ack(self, batch: FrameBatch) -> int:
+        """ACKs of one subscription. Tags that are not outstanding here are looked for in the store, together with
+        those that follow."""
+        known = self._polled.get(batch.common)
+        unknown = batch.cids if known is None else known.buffer.ack_many(batch.cids, self._handshake.key_id)
+        self._engine.check_saturation()
+        if unknown:
+            try:
+                self._late.append((codec.parse_ack(batch.common), unknown))
+            except codec.PayloadError:
+                if not self._late:
+                    raise
+                self._block(self._settle_late())  # the answers to these must leave first
+                return 0
+        return len(batch)
+
+    def _poll(self, batch: FrameBatch) -> int:
         """POLLs of one subscription."""
         done = 0
-        while done < min(len(run), TURN) and not self._blocked:
-            known = self._polled.get(run.common)
+        while done < min(len(batch), TURN) and not self._blocked:
+            known = self._polled.get(batch.common)
             if known is not None and not known.transient:
                 break
-            self._poll_one(run.cids[done], run.common)
+            self._poll_one(batch.cids[done], batch.common)
             done += 1
-        return done or self._poll_many(run, self._polled[run.common])
+        return done or self._poll_many(batch, self._polled[batch.common])
 
-    def _poll_many(self, run: Run, known: Polled) -> int:
+    def _poll_many(self, batch: FrameBatch, known: Polled) -> int:
         """POLLs of a subscription that has no QoS 0 message."""
-        out, buffer, count = self._replies.begin(), known.buffer, len(run)
-        assert self._grant is not None
-        done = 0
-        for tags, bodies in buffer.deliver_many(monotonic(), count, self._grant.id, self):
+        out, count, done = self._replies.begin(), len(batch), 0
+        for tags, bodies in known.buffer.deliver_many(monotonic(), count, self._handshake.key_id, self):
             done += len(tags)
             largest = bodies.largest if isinstance(bodies, PayloadPart) else max(map(len, bodies))
             if largest <= MAX_FRAME_SIZE - MIN_LENGTH - len(known.prefix):
                 out.append(_encode(tags, known.prefix, bodies))
             else:
-                self._deliver_fitting(known, tags, bodies)
+                for tag, body in zip(tags, bodies, strict=True):
+                    self._deliver_fitting(known, tag, body)
         self.client.delivered(done)
-        if done < count and self._may_come(known, soon=done == 0):
-            self._await_message(run.cids[done], known)
+        if done < count and self._waiting.may_come(known, self, soon=done == 0):
+            self._await_message(batch.cids[done], known)
             return done + 1
         return count
 
-    def _deliver_fitting(self, known: Polled, tags: Sequence[int], bodies: list[bytes]) -> None:
-        """Deliver those that fit into a frame."""
-        for tag, body in zip(tags, bodies, strict=True):
-            try:
-                self._say(codec.encode_delivery(tag, known.prefix, body))
-            except codec.FrameTooLarge:
-                known.buffer.bury(tag, TOO_LARGE)
-
-    def _handle(self, kind: int, cid: int, payload: bytes) -> None:
-        """A frame before the handshake is complete, or one that goes with no others."""
-        action = self._conversation.on(kind)
-        try:
-            if action is Action.NEGOTIATE:
-                if codec.parse_hello(payload) == codec.PROTOCOL_VERSION:
-                    self._conversation.succeeded(Success.HELLO_ACCEPTED)
-                    self._say(codec.encode_ack(cid, 0))
-                else:
-                    self._block(self._refuse(cid, codec.UNSUPPORTED_VERSION))
-            elif action is Action.AUTHENTICATE:
-                self._block(self._authenticate(cid, codec.parse_auth(payload)))
-            elif action is Action.PONG:
-                self._replies.begin(barrier=True).append(codec.encode_pong(cid))
-            elif action is Action.SUBSCRIBE:
-                self._subscribe(cid, *codec.parse_subscribe(payload))
-            elif isinstance(action, codec.Reject):
-                self._nack(cid, action)
-        except codec.PayloadError as error:
-            self._nack(cid, error.reject)
-
-    def _publish_first(self, run: Run) -> int:
-        """PUBLISHes whose QoS and topic have to be looked at: one of them, if those behind need no closer look."""
-        assert self._grant is not None
-        try:
-            qos, topic, _ = codec.parse_publish(run.common)
-        except codec.PayloadError as error:
-            self._nack_all(run, error.reject)
-            return len(run)
-        if not self._grant.may(Protocol.BLIPMQ, Operation.PUBLISH, "topic", topic):
-            self._nack_all(run, codec.FORBIDDEN)
-            return len(run)
-        if (home := self._other_home(topic)) is not None:
-            self._block(self._move_publisher(home, run))
-            return len(run)
-        publisher = self._engine.publisher(Destination("topic", topic), self._grant.id)
-        if qos:  # nearly always the next PUBLISH has the same topic
-            self._publisher, self._prefix = publisher, run.common
-            return self._publish(run)
-        self.client.published(len(run))
-        for cid, body in zip(run.cids, run.bodies, strict=True):
-            self._replies.follow_batch(publisher.publish_transient(body, self, cid))
-        self._engine.check_saturation()
-        return len(run)
-
-    def _nack_all(self, run: Run, reject: codec.Reject) -> None:
-        for cid in run.cids:
-            self._nack(cid, reject)
-
-    def _may_consume(self, topic: bytes) -> bool:
-        assert self._grant is not None
-        return self._grant.may(Protocol.BLIPMQ, Operation.CONSUME, "topic", topic)
-
-    def _subscribe(self, cid: int, topic: bytes, qos: int) -> None:
-        if not self._may_consume(topic):
-            self._nack(cid, codec.FORBIDDEN)
-            return
-        self._block(self._make_subscription(cid, topic, qos))
-
-    # In another process.
-
-    def _other_home(self, topic: bytes) -> int | None:
-        """The process that is to go on with this connection, whose first topic this is; None: this one."""
-        if (siblings := self._siblings) is None:
-            return None
-        home = siblings.elsewhere("topic", topic)
-        if home is None or self._publisher is not None or self._polled or self._late:
-            self._siblings, self._key = None, ""
-            return None
-        return home
-
-    async def _move(self, home: int, first: Run) -> bool:
-        """Hand the connection over, if that process takes it; `first` are the frames that come next."""
-        siblings, grant = self._siblings, self._grant
-        assert siblings is not None
-        assert grant is not None
-        state = {"key": self._key, "grant": grant.id, "since": self.client.since}
-        self._siblings, self._key = None, ""
-
-        return await self._hand_over(siblings, home, state, lambda: self._frames(first))
-
-    def _frames(self, first: Run) -> Iterator[bytes]:
-        """The frames that are not handled yet."""
-        return (codec.encode(*frame) for run in (first, *self._behind) for frame in run.frames())
-
-    async def _move_publisher(self, home: int, first: Run) -> None:
-        if not await self._move(home, first):
-            self._behind.insert(0, first)
-
-    # Frames that block the session.
-
     def _poll_one(self, cid: int, payload: bytes) -> None:
         """A POLL that memory alone cannot answer: an unknown id, a QoS 0 message, or a claim under way."""
-        try:
-            id = codec.parse_poll(payload)
-        except codec.PayloadError as error:
-            self._nack(cid, error.reject)
-            return
+        id = codec.parse_poll(payload)
         known = self._polled.get(payload)
         if known is None:
-            self._block(self._look_up(cid, id, payload))
-        elif not self._deliver_one(cid, known):
-            if self._may_come(known):
+            self._block(self._look_up(cid, id))
+        elif not self.answer_poll(cid, known):
+            if self._waiting.may_come(known, self):
                 self._await_message(cid, known)
             elif known.transient and known.buffer.serves(self):
                 self._deliver_transient(cid, known)
 
-    def _deliver_transient(self, cid: int, known: Polled) -> None:
-        topic = codec.delivery_prefix(0, known.subscription.topic)
-        known.buffer.note_demand(monotonic())
-        self.client.delivered(1)
-        self._say(codec.encode_delivery(cid, topic, known.subscription.take_transient()))
+    def _negotiate(self, batch: FrameBatch) -> int:
+        """HELLO."""
+        if codec.parse_hello(batch.common) == codec.PROTOCOL_VERSION:
+            self._advance(Success.HELLO_ACCEPTED)
+            self._say(codec.encode_ack(batch.cids[0], 0))
+        else:
+            self._block(self._refuse(batch.cids[0], codec.UNSUPPORTED_VERSION))
+        return 1
 
-    def _may_come(self, known: Polled, soon: bool = True) -> bool:
-        """Return whether a POLL that found nothing should wait: for a claim, for this connection's own publishes, and,
-        if no other answer is due, for a commit under way. One late answer is better than many empty ones.
-        """
-        if self._patience_ends is not None and monotonic() >= self._patience_ends:
-            return False
-        buffer = known.buffer
-        storing = soon and buffer.backlog.storing
-        return buffer.may_refill_for(self) or storing or self._engine.holds(self._replies.batch)
+    def _authenticate(self, batch: FrameBatch) -> int:
+        """AUTH."""
+        self._block(self._check_key(batch.cids[0], codec.parse_auth(batch.common)))
+        return 1
+
+    def _subscribe(self, batch: FrameBatch) -> int:
+        """SUBSCRIBE."""
+        topic, qos = codec.parse_subscribe(batch.common)
+        if not self._handshake.allows(Operation.CONSUME, topic):
+            return self._nack_all(batch, codec.FORBIDDEN)
+        self._block(self._make_subscription(batch.cids[0], topic, qos))
+        return 1
+
+    def _pong(self, batch: FrameBatch) -> int:
+        """PING: the answer is a barrier."""
+        self._replies.begin(barrier=True).append(codec.encode_pong(batch.cids[0]))
+        return 1
+
+    def _ignore(self, batch: FrameBatch) -> int:
+        """NACK and PONG."""
+        return len(batch)
+
+    def _nack_all(self, batch: FrameBatch, reject: codec.Reject) -> int:
+        for cid in batch.cids:
+            self._nack(cid, reject)
+        return len(batch)
+
+    # In another process.
+
+    def _other_owner(self, topic: bytes) -> int | None:
+        """The process that is to go on with this connection, whose first topic this is; None: this one."""
+        if self._process_group is None:
+            return None
+        owner = self._process_group.other_owner("topic", topic)
+        if owner is None or self._publisher is not None or self._polled or self._late:
+            self._process_group = None
+            self._handshake.take_key()
+            return None
+        return owner
+
+    async def _move(self, owner: int, first: FrameBatch) -> bool:
+        """Hand the connection over, if that process takes it; `first` are the frames that come next."""
+        process_group, self._process_group = self._process_group, None
+        assert process_group is not None
+        state = {
+            "key": self._handshake.take_key(),
+            "grant": self._handshake.key_id,
+            "since": self.client.since,
+        }
+        return await self._hand_over(process_group, owner, state, lambda: self._frames(first))
+
+    def _frames(self, first: FrameBatch) -> Iterator[bytes]:
+        """The frames that are not handled yet."""
+        return (codec.encode(*frame) for batch in (first, *self._behind) for frame in batch.frames())
+
+    async def _move_publisher(self, owner: int, first: FrameBatch) -> None:
+        if not await self._move(owner, first):
+            self._behind.insert(0, first)
+
+    # Deliveries.
+
+    def poll_is_over(self) -> None:
+        """Go on behind the POLL that has waited."""
+        self._unblock()
 
     def _await_message(self, cid: int, known: Polled) -> None:
-        """Wait for the claim that the buffer has asked for, or for the commit of our own publishes, but not long."""
         self._start_blocking()
-        self._waiting = cid, known
-        if self._patience_ends is None:
-            self._patience_ends = monotonic() + POLL_PATIENCE
-        left = self._patience_ends - monotonic()
-        self._timer = self._loop.call_later(max(0.0, left), self._give_up_waiting)
-        self._wait_on()
+        self._waiting.wait(cid, known, self)
 
-    def _wait_on(self) -> None:
-        assert self._waiting is not None
-        if self._engine.holds(self._replies.batch):
-            self._engine.hold(self)
-        else:
-            self._waiting[1].buffer.on_refill(self._refilled)
-
-    @contained
-    def release(self) -> None:
-        """A batch was committed: it may have held the message that is polled, and comes to memory next."""
-        if self._waiting is not None and not self._engine.holds(self._replies.batch):
-            self._engine.unhold(self)
-            self._loop.call_soon(self._committed)
-
-    @contained
-    def _committed(self) -> None:
-        if self._waiting is not None and not self._engine.holds(self._replies.batch):
-            self._look_again(self._waiting[1].buffer.may_refill_for(self))
-
-    @contained
-    def _refilled(self) -> None:
-        self._look_again(False)
-
-    def _look_again(self, more: bool) -> None:
-        """Answer the waiting POLL, with silence unless there is `more` to wait for."""
-        if self._waiting is None:
-            return
-        if self._deliver_one(*self._waiting, last=not more) or not more:
-            self._stop_waiting()
-            self._unblock()
-        else:
-            self._wait_on()
-
-    @contained
-    def _give_up_waiting(self) -> None:
-        """No claim came back in time: the other POLLs of this read do not wait either."""
-        self._patience_ends = 0.0
-        self._look_again(False)
-
-    def _stop_waiting(self) -> None:
-        self._waiting = None
-        self._engine.unhold(self)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _deliver_one(self, cid: int, known: Polled, last: bool = False) -> bool:
+    def answer_poll(self, cid: int, known: Polled, last: bool = False) -> bool:
         """Answer a POLL from memory, in order of arrival for both QoS; return whether there was a message.
 
         With `last` a QoS 0 message waits no longer for older ones that are in the store.
@@ -474,18 +352,29 @@ class BlipMQSession(WireSession):
         if known.transient and (last or known.subscription.transient_is_next) and known.buffer.serves(self):
             self._deliver_transient(cid, known)
             return True
-        assert self._grant is not None
-        delivery = known.buffer.deliver(monotonic(), True, self._grant.id, self)
+        delivery = known.buffer.deliver(monotonic(), True, self._handshake.key_id, self)
         if delivery is None:
             return False
         self.client.delivered(1)
-        try:
-            self._say(codec.encode_delivery(delivery[0], known.prefix, delivery[1]))
-        except codec.FrameTooLarge:
-            known.buffer.bury(delivery[0], TOO_LARGE)
+        self._deliver_fitting(known, delivery[0], delivery[1])
         return True
 
-    async def _look_up(self, cid: int, id: int, payload: bytes) -> None:
+    def _deliver_transient(self, cid: int, known: Polled) -> None:
+        topic = codec.delivery_prefix(0, known.subscription.topic)
+        known.buffer.note_demand(monotonic())
+        self.client.delivered(1)
+        self._say(codec.encode_delivery(cid, topic, known.subscription.take_transient()))
+
+    def _deliver_fitting(self, known: Polled, tag: int, body: bytes) -> None:
+        """Deliver a message, if it fits into a frame."""
+        try:
+            self._say(codec.encode_delivery(tag, known.prefix, body))
+        except codec.FrameTooLarge:
+            known.buffer.bury(tag, TOO_LARGE)
+
+    # Frames that block the session.
+
+    async def _look_up(self, cid: int, id: int) -> None:
         """The first POLL of a subscription on this connection. One that may not be polled stays silent."""
         try:
             subscription = await self._subscription(id)
@@ -493,44 +382,19 @@ class BlipMQSession(WireSession):
             return
         if subscription is None:
             return
-        assert self._grant is not None
-        if not self._may_consume(subscription.topic):
+        if not self._handshake.allows(Operation.CONSUME, subscription.topic):
             self._nack(cid, codec.FORBIDDEN)
             return
-        home = self._other_home(subscription.topic)
-        if home is not None and await self._move(home, Run(POLL, payload, [cid], [])):
+        owner = self._other_owner(subscription.topic)
+        if owner is not None and await self._move(owner, FrameBatch(POLL, codec.U64.pack(id), [cid], [])):
             return
-        known = self._remember(payload, subscription)
-        if not self._deliver_one(cid, known) and self._may_come(known):
+        known = self._polled.remember(subscription, self)
+        if not self.answer_poll(cid, known) and self._waiting.may_come(known, self):
             self._await_message(cid, known)
 
     async def _subscription(self, id: int) -> LocalSubscription | None:
         subscriptions = self._engine.subscriptions
         return None if subscriptions.unknown(id) else await subscriptions.load(id)
-
-    def _remember(self, payload: bytes, subscription: LocalSubscription) -> Polled:
-        if len(self._polled) >= MOST_POLLED:
-            self._poll_no_more()
-            self._polled.clear()
-        known = self._polled[payload] = Polled(subscription)
-        return known
-
-    def _ack_unknown(self, tags: Sequence[int], payload: bytes) -> bool:
-        """Tags that are not outstanding here: look for them in the store, together with those that follow.
-
-        False when that of earlier ones must be done first.
-        """
-        try:
-            id = codec.parse_ack(payload)
-        except codec.PayloadError as error:
-            if self._late:
-                self._block(self._settle_late())
-                return False
-            for tag in tags:
-                self._nack(tag, error.reject)
-        else:
-            self._late.append((id, tags))
-        return True
 
     async def _settle_late(self) -> None:
         late = self._late[:]
@@ -539,90 +403,68 @@ class BlipMQSession(WireSession):
             await self._settle_late_of(id, tags)
 
     async def _settle_late_of(self, id: int, tags: Sequence[int]) -> None:
-        assert self._grant is not None
-        key = self._grant.id
+        key = self._handshake.key_id
         try:
-            subscription = await self._patiently(lambda: self._subscription(id))
+            subscription = await patiently(self._engine, lambda: self._subscription(id))
             unknown, reject = set(tags), codec.UNKNOWN_DELIVERY
-            if subscription is not None and not self._may_consume(subscription.topic):
+            if subscription is not None and not self._handshake.allows(Operation.CONSUME, subscription.topic):
                 reject = codec.FORBIDDEN
             elif subscription is not None:
-                self._remember(codec.U64.pack(id), subscription)
+                self._polled.remember(subscription, self)
                 tags = subscription.buffer.ack_many(tags, key)
                 settle = self._engine.subscriptions.ack_late
-                unknown = await self._patiently(lambda: settle(subscription, tags, key))
+                unknown = await patiently(self._engine, lambda: settle(subscription, tags, key))
         except StoreUnavailable:
             return  # it comes again; nothing is lost
         for tag in tags:
             if tag in unknown:
                 self._nack(tag, reject)
 
-    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask the store, and again while it is away: until then the client is not read. Raises StoreUnavailable."""
-        deadline = monotonic() + self._engine.options.publish_timeout
-        while True:
-            try:
-                return await ask()
-            except StoreUnavailable:
-                if monotonic() > deadline:
-                    raise
-                await asyncio.sleep(STORE_RETRY)
+    async def _refuse(self, cid: int, reject: codec.Reject) -> None:
+        await self._handshake.penalty()
+        self._nack(cid, reject)
 
-    async def _authenticate(self, cid: int, key: str) -> None:
-        try:
-            grant = await self._grant_of(key)
-        except StoreUnavailable as error:
-            self._nack(cid, codec.Reject(500, str(error)))
-            return
-        if grant is None:
-            await self._refuse(cid, codec.INVALID_API_KEY)
-            return
-        if not self._server.admit(grant.id, self):
-            self._nack(cid, codec.TOO_MANY_CONNECTIONS)
-            return
-        if self._siblings is not None:
-            self._key = key
-        self._begin(grant)
-        self.connection.handshake_done()
-        self._say(codec.encode_ack(cid, 0))
+    async def _check_key(self, cid: int, key: str) -> None:
+        reject = await self._handshake.authenticate(key, self)
+        if reject is codec.INVALID_API_KEY:
+            await self._refuse(cid, reject)
+        elif reject is not None:
+            self._nack(cid, reject)
+        else:
+            self._begin()
+            self.connection.handshake_done()
+            self._say(codec.encode_ack(cid, 0))
 
     async def _show_key_again(self, key: str) -> None:
         """As AUTH, which has been answered. A key that is no longer good, or has too many connections by now, ends this
         one."""
-        try:
-            grant = await self._grant_of(key)
-        except StoreUnavailable:
-            grant = None
-        if grant is None or not self._server.admit(grant.id, self):
-            self.connection.abort()
+        if await self._handshake.authenticate(key, self) is None:
+            self._begin()
         else:
-            self._begin(grant)
+            self.connection.abort()
 
-    async def _grant_of(self, key: str) -> Grant | None:
-        address = self.connection.peer[0]
-        return await self._patiently(lambda: self._engine.authenticate(key, Protocol.BLIPMQ, address))
+    def _begin(self) -> None:
+        """The key is accepted."""
+        key = self._handshake.key_id
+        if self._process_group is None:
+            self._handshake.take_key()
+        self._unconfirmed = self._server.unconfirmed.of(key)
+        self.connection.name_key(key)
+        self.client.identify(key)
+        self._advance(Success.AUTHENTICATED)
 
-    def _begin(self, grant: Grant) -> None:
-        self._grant = grant
-        self._unconfirmed = self._server.unconfirmed.of(grant.id)
-        self.connection.name_key(grant.id)
-        self.client.identify(grant.id)
-        self._conversation.succeeded(Success.AUTHENTICATED)
-
-    async def _refuse(self, cid: int, reject: codec.Reject) -> None:
-        """Refuse a version or a key; an address that goes on trying waits longer and longer."""
-        await asyncio.sleep(self._server.throttle.failed(self.connection.peer[0]))
-        self._nack(cid, reject)
+    def _advance(self, success: Success) -> None:
+        self._conversation.succeeded(success)
+        self._handlers = DISPATCH[self._conversation.state]
 
     async def _make_subscription(self, cid: int, topic: bytes, qos: int) -> None:
-        assert self._grant is not None
-        home = self._other_home(topic)
+        owner = self._other_owner(topic)
         payload = codec.encode_subscribe(cid, topic, qos)[HEADER_SIZE:]
-        if home is not None and await self._move(home, Run(SUBSCRIBE, payload, [cid], [])):
+        if owner is not None and await self._move(owner, FrameBatch(SUBSCRIBE, payload, [cid], [])):
             return
+        create, key = self._engine.subscriptions.create, self._handshake.key_id
         try:
-            owner = self._grant.id
-            subscription = await self._patiently(lambda: self._engine.subscriptions.create(topic, qos, owner))
+            subscription = await patiently(self._engine, lambda: create(topic, qos, key))
         except QuotaExceeded as error:
             self._server.over_quota["subscriptions"] += 1
             self._nack(cid, codec.Reject(503, str(error)))
@@ -630,7 +472,7 @@ class BlipMQSession(WireSession):
         except EngineError as error:
             self._nack(cid, codec.Reject(500, str(error)))
             return
-        self._remember(codec.U64.pack(subscription.id), subscription)
+        self._polled.remember(subscription, self)
         self._say(codec.encode_ack(cid, subscription.id))
 
     def _say(self, data: bytes) -> None:
@@ -638,6 +480,31 @@ class BlipMQSession(WireSession):
 
     def _nack(self, cid: int, reject: codec.Reject) -> None:
         self._say(codec.encode_nack(cid, *reject))
+
+
+Handler = Callable[[Any, FrameBatch], int]
+
+#: The method of each action.
+ACTIONS: Final[Mapping[Action, Handler]] = {
+    Action.NEGOTIATE: BlipMQSession._negotiate,
+    Action.AUTHENTICATE: BlipMQSession._authenticate,
+    Action.PUBLISH: BlipMQSession._publish,
+    Action.SUBSCRIBE: BlipMQSession._subscribe,
+    Action.SETTLE: BlipMQSession._ack,
+    Action.POLL: BlipMQSession._poll,
+    Action.PONG: BlipMQSession._pong,
+    Action.IGNORE: BlipMQSession._ignore,
+}
+
+
+def _handler(action: Action | codec.Reject) -> Handler:
+    return ACTIONS[action] if isinstance(action, Action) else partial(BlipMQSession._nack_all, reject=action)
+
+
+#: The handler of each frame type, by state: the table of the conversation.
+DISPATCH: Final[Mapping[State, Mapping[int, Handler]]] = {
+    state: {int(kind): _handler(action) for kind, action in row.items()} for state, row in TABLE.items()
+}
 
 
 def _encode(tags: Sequence[int], prefix: bytes, bodies: list[bytes]) -> bytes | bytearray:

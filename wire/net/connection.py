@@ -25,7 +25,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from wire.net.address import HostPort
 from wire.net.limits import Closure, ConnectionLimits, ListenerOptions
-from wire.net.siblings import State
+from wire.net.process_group import State
 
 logger = logging.getLogger("wire.net.listener")
 
@@ -33,7 +33,7 @@ logger = logging.getLogger("wire.net.listener")
 LINGER = 1.0
 
 #: Bytes that are kept for the end of a turn of the event loop, at most.
-MOST_SOON = 64 * 1024
+MAX_SOON = 64 * 1024
 #: Bytes from which on a part of what is sent is not worth copying.
 LARGE_PART = 16 << 10
 
@@ -136,7 +136,7 @@ class Session(Protocol):
 
 
 class MovableSession(Session, Protocol):
-    """A session that may be handed over to another process (wire/net/siblings.py)."""
+    """A session that may be handed over to another process (wire/net/process_group.py)."""
 
     def resume(self, state: State) -> None:
         """Go on where the session of another process was, which had this state. Called before all other methods."""
@@ -231,7 +231,7 @@ class Connection(asyncio.Protocol):
                 self.listener.loop.call_soon(self._write_soon)
             self._soon.append(data)
             self._soon_bytes += len(data)
-            if self._soon_bytes > MOST_SOON:
+            if self._soon_bytes > MAX_SOON:
                 self._write_soon()
 
     def _write_soon(self) -> None:

@@ -196,7 +196,7 @@ def _client_key(ip: str) -> str | int:
 
 
 #: Keys that a throttle remembers, such as addresses of clients.
-MOST_KEYS = 10_000
+MAX_KEYS = 10_000
 
 
 class LogThrottle:
@@ -209,7 +209,7 @@ class LogThrottle:
 
     def admit(self, key: str, now: float) -> int:
         """Return how many events to report now, this one included, or 0 to stay silent."""
-        if len(self._last) >= MOST_KEYS and key not in self._last:
+        if len(self._last) >= MAX_KEYS and key not in self._last:
             self._forget(now)
         held = self._held.get(key, 0) + 1
         last = self._last.get(key)
@@ -223,6 +223,6 @@ class LogThrottle:
     def _forget(self, now: float) -> None:
         """Forget keys that may be reported again; all of them if that leaves too many."""
         recent = [key for key, last in self._last.items() if now - last < self.interval]
-        kept = recent if len(recent) < MOST_KEYS else []
+        kept = recent if len(recent) < MAX_KEYS else []
         self._last = {key: self._last[key] for key in kept}
         self._held = {key: self._held.get(key, 0) for key in kept}

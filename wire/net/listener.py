@@ -18,7 +18,7 @@ from wire.net.acceptor import Acceptor
 from wire.net.address import HostPort, ip_address, is_allowed
 from wire.net.connection import Connection, Session
 from wire.net.limits import Closure, ConnectionLimits, ListenerOptions, ListenerStats, LogThrottle, Refusal
-from wire.net.siblings import Reservation, State
+from wire.net.process_group import Reservation, State
 from wire.net.sockets import open_sockets
 
 SessionFactory = Callable[[Connection], Session]
@@ -31,7 +31,7 @@ DRAIN_SWEEP = 0.1
 #: Seconds between two lines about connections of one address that are closed for the same reason.
 BLAMES = 60.0
 #: Characters of what a client has done wrong.
-LONGEST_WHY = 300
+MAX_WHY = 300
 #: Seconds that a stop waits at most for the loop to report the end of aborted connections.
 ABORT_GRACE = 1.0
 
@@ -149,7 +149,7 @@ class Listener:
         """Log that a connection is ended for what its client did or left undone; those of a minute together."""
         if count := self._blames.admit(f"{closure} {ip}", self.loop.time()):
             logger.warning(
-                "%s closed %d connection(s) from %s (%s): %s", self.name, count, ip, closure, why[:LONGEST_WHY]
+                "%s closed %d connection(s) from %s (%s): %s", self.name, count, ip, closure, why[:MAX_WHY]
             )
 
     # Accepting

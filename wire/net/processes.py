@@ -13,7 +13,7 @@ from pathlib import Path
 
 from queues import childprocess
 from queues.backoff import Backoff, even
-from wire.net.siblings import Place
+from wire.net.process_group import Place
 
 #: Waits before a child that keeps dying is started again.
 RESTART = Backoff(0.5, 30.0, even)

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 Payload = dict[str, Any]
 #: Jobs that a snapshot lists for each worker, at most: the oldest.
-MOST_JOBS = 100
+MAX_JOBS = 100
 NOT_SETTLED = "the store cannot settle this job: an operator has to see to it"
 NOT_COUNTED = "the database was lost before this attempt was counted: the job comes again"
 MSGPACK = int(Content.MSGPACK)
@@ -394,7 +394,7 @@ class Deliveries:
                     "attempt": pushed.attempt, "since": round(pushed.since, 3),
                     "deadline": None if pushed.deadline is None else round(pushed.deadline, 3),
                 }
-                for jid, (pushed, _) in self.assignments.oldest(MOST_JOBS)
+                for jid, (pushed, _) in self.assignments.oldest(MAX_JOBS)
             ],
             "active": len(self.assignments),
         }  # fmt: skip

@@ -60,11 +60,11 @@ class AsyncJobContext(Context):
 class JobContext(Context):
     """A job, as its handler sees it. To be used in any thread."""
 
-    def __init__(self, inner: AsyncJobContext, loop: asyncio.AbstractEventLoop, patience: float) -> None:
+    def __init__(self, inner: AsyncJobContext, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
         super().__init__(inner.quest)
         self._inner = inner
         self._loop = loop
-        self._patience = patience
+        self._timeout = timeout
 
     @property
     def lost(self) -> bool:
@@ -87,7 +87,7 @@ class JobContext(Context):
             steps.close()
             return
         with contextlib.suppress(TimeoutError, asyncio.CancelledError):
-            sent.result(self._patience)
+            sent.result(self._timeout)
 
 
 Handler = Callable[[JobContext], Any]

@@ -16,7 +16,7 @@ from wire.overhop.codec.hot_frames import text_head
 from wire.overhop.codec.msgpack_check import CodecError
 
 #: Queues whose names of jobs are remembered.
-MOST_QUEUES = 100_000
+MAX_QUEUES = 100_000
 #: The last three hexadecimal digits of a jid: ids come in blocks of 4096. And the columns of these digits.
 _DIGITS = [f"{n:03x}".encode() for n in range(4096)]
 _COLUMNS = [b"".join(_DIGITS)[place::3] for place in range(3)]
@@ -58,7 +58,7 @@ class JobNames:
 
 
 #: The names of the jobs of one queue, by its name and its UUID.
-job_names = lru_cache(MOST_QUEUES)(JobNames)
+job_names = lru_cache(MAX_QUEUES)(JobNames)
 
 
 def _block_of(id: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from queues import reach
 from queues.engine import ANONYMOUS, NOTHING, Destination, Engine, Grant, Publisher, StoreUnavailable
 from queues.reach import SYSTEM_QUEUE, Operation
-from wire.net.siblings import Siblings
+from wire.net.process_group import ProcessGroup
 from wire.net.tasks import Tasks
 from wire.overhop.codec.decoder import MAX_ENVELOPE
 from wire.overhop.codec.fields import MAX_NAME, forbidden
@@ -29,7 +29,7 @@ SNAPSHOT, SHARE = 1.0, 0.003
 #: Bytes of a QUEST that are not the job's payload, at most.
 QUEST_OVERHEAD = 2048
 #: Names of queues that are remembered. No queue has a longer name than `MAX_NAME`.
-MOST_PUBLISHERS = 100_000
+MAX_PUBLISHERS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,11 +71,11 @@ class OverhopService:
 
     def __init__(
         self, engine: Engine, options: OverhopOptions, unconfirmed: UnconfirmedByClient,
-        siblings: Siblings | None = None,
+        process_group: ProcessGroup | None = None,
     ) -> None:  # fmt: skip
-        """`siblings` are the other processes of this `runwire`, if there are any."""
+        """`process_group` has the other processes of this `runwire`, if there are any."""
         self.engine = engine
-        self.siblings = siblings
+        self.process_group = process_group
         self.unconfirmed = unconfirmed
         self.options = options
         self.queries = Queries(engine, self.largest_payload, options.most_queues)
@@ -168,7 +168,7 @@ class OverhopService:
                 raise forbidden(name, f"jobs may not be given to queue {name} here")
             key = None if self.grant is None else self.grant.id
             publisher = self.engine.publisher(Destination("queue", name.encode()), key)
-            if len(self._publishers) >= MOST_PUBLISHERS:
+            if len(self._publishers) >= MAX_PUBLISHERS:
                 self._publishers.clear()
             if len(name) <= MAX_NAME:
                 self._publishers[name] = publisher

@@ -5,7 +5,7 @@ keeps the messages behind, and goes on from there. ENQUEUE, DONE and the like do
 `Replies` for the commit. QUESTs are no answers and are sent at once.
 
 The first ENQUEUE or SUBSCRIBE decides by its queue in which process of this `runwire` the connection is served
-(wire/net/siblings.py).
+(wire/net/process_group.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from queues.engine import EngineError
 from queues.reach import Operation, Protocol
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure
-from wire.net.siblings import State as HandedState
+from wire.net.process_group import State as HandedState
 from wire.net.tasks import Tasks
 from wire.overhop.codec import encoder, messages
 from wire.overhop.codec.decoder import OverhopEnvelope
@@ -59,7 +59,7 @@ class OverhopSession(WireSession):
         self._deliveries = Deliveries(connection, service, self._replies, self.client)
         self._wid = ""
         #: Until the first queue is known: where the connection may be handed over.
-        self._siblings = service.siblings
+        self._process_group = service.process_group
         self._conversation = Conversation(service.options.limits, self._loop.time())
         self._decoder: RunDecoder = RunDecoder(service.options.max_envelope)
         self._spawned = Tasks()
@@ -82,7 +82,7 @@ class OverhopSession(WireSession):
 
     def resume(self, state: HandedState) -> None:
         """Go on as the worker that it is."""
-        self._siblings = None
+        self._process_group = None
         for before in (Type.HELLO, Type.REGISTER):
             self._conversation.on_message(before, self._loop.time())
         self._connected_at, self._requests = state["since"], state["requests"]
@@ -214,8 +214,8 @@ class OverhopSession(WireSession):
         if action is Action.HI:
             self._explains = p.get(EXPLAIN) is True
         if action is Action.SERVE:
-            if isinstance(asked, messages.Subscribe) and (home := self._other_home(asked.q)) is not None:
-                self._ask(rid, self._move(home, OverhopEnvelope(t, rid, p)))
+            if isinstance(asked, messages.Subscribe) and (owner := self._other_owner(asked.q)) is not None:
+                self._ask(rid, self._move(owner, OverhopEnvelope(t, rid, p)))
             else:
                 self._ask(rid, self._slow(t, asked))
         else:
@@ -269,7 +269,7 @@ class OverhopSession(WireSession):
             Type.DONE: deliveries.done, Type.FAIL: deliveries.fail, Type.BEAT: deliveries.beat,
         }  # fmt: skip
         self._runs = {JobRun: self._enqueuer.publish_run, DoneRun: deliveries.done_run}
-        if self._siblings is not None:
+        if self._process_group is not None:
             self._fast[Type.ENQUEUE] = self._first_enqueue
             del self._runs[JobRun]
 
@@ -277,25 +277,25 @@ class OverhopSession(WireSession):
 
     def _first_enqueue(self, rid: str, p: Payload) -> None:
         """The first ENQUEUE, unless a SUBSCRIBE came before."""
-        home = self._other_home(messages.enqueue(p).q)
-        if home is None:
+        owner = self._other_owner(messages.enqueue(p).q)
+        if owner is None:
             self._enqueue(rid, p)
         else:
-            self._ask(rid, self._move(home, OverhopEnvelope(Type.ENQUEUE, rid, p)))
+            self._ask(rid, self._move(owner, OverhopEnvelope(Type.ENQUEUE, rid, p)))
 
-    def _other_home(self, queue: str) -> int | None:
+    def _other_owner(self, queue: str) -> int | None:
         """The process that is to go on with this connection, whose first queue this is; None: this one."""
-        if (siblings := self._siblings) is None:
+        if (group := self._process_group) is None:
             return None
-        self._siblings = None
+        self._process_group = None
         self._fast[Type.ENQUEUE] = self._enqueue
         self._runs[JobRun] = self._enqueuer.publish_run
-        return siblings.elsewhere("queue", queue.encode())
+        return group.other_owner("queue", queue.encode())
 
-    async def _move(self, home: int, first: OverhopEnvelope) -> None:
+    async def _move(self, owner: int, first: OverhopEnvelope) -> None:
         """Hand the connection over, if that process takes it; else the `first` message is handled here."""
-        siblings = self._service.siblings
-        assert siblings is not None
+        group = self._service.process_group
+        assert group is not None
         state = {"wid": self._wid, "explain": self._explains, "since": self._connected_at, "requests": self._requests}
 
         def unhandled() -> list[bytes]:
@@ -304,7 +304,7 @@ class OverhopSession(WireSession):
 
         moved = False
         with contextlib.suppress(encoder.Unencodable):
-            moved = await self._hand_over(siblings, home, state, unhandled)
+            moved = await self._hand_over(group, owner, state, unhandled)
         if not moved:
             self._behind.insert(0, first)
 

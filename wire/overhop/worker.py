@@ -343,7 +343,7 @@ class Worker:
             concurrency=concurrency, heartbeat=heartbeat, grace=grace,
             timeout=timeout, max_envelope=max_envelope, tls=tls, server_hostname=server_hostname,
         )  # fmt: skip
-        self._patience = timeout
+        self._timeout = timeout
         self._threads = Threads(concurrency * len(given))
 
     def run(self) -> None:
@@ -366,7 +366,7 @@ class Worker:
 
     def _in_thread(self, handler: Handler) -> AsyncHandler:
         async def handle(inner: AsyncJobContext) -> Any:
-            context = JobContext(inner, asyncio.get_running_loop(), self._patience)
+            context = JobContext(inner, asyncio.get_running_loop(), self._timeout)
             return await self._threads.call(handler, context)
 
         return handle

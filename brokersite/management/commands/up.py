@@ -28,7 +28,7 @@ from wire.net.address import HostPort
 DATABASE_POLL = 1.0
 
 #: Connections that are named when PostgreSQL is left running for them.
-MOST_NAMED = 5
+MAX_NAMED = 5
 
 
 class Command(BaseCommand):
@@ -149,9 +149,9 @@ class Command(BaseCommand):
         others = [] if database.started else _other_clients()
         if others:
             count = "another connection" if len(others) == 1 else f"{len(others)} other connections"
-            more = ", …" if len(others) > MOST_NAMED else ""
+            more = ", …" if len(others) > MAX_NAMED else ""
             stop = "make stop" if IN_CHECKOUT else f"{sys.executable} -m brokersite.embedded stop"
-            self._say(f"PostgreSQL goes on for {count}: {', '.join(others[:MOST_NAMED])}{more}. `{stop}` stops it.")
+            self._say(f"PostgreSQL goes on for {count}: {', '.join(others[:MAX_NAMED])}{more}. `{stop}` stops it.")
             return
         try:
             embedded.stop(settings.DATA_DIR)

@@ -33,7 +33,7 @@ _WAIT: Final = 0.002
 #: Part of a latency run whose first messages are not counted.
 _WARM: Final = 0.2
 #: Deliveries that are on their way in fan-out, at most: of each message one to each subscriber.
-MOST_DELIVERIES: Final = 1_000_000
+MAX_DELIVERIES: Final = 1_000_000
 #: Messages, one in flight, that are not counted.
 _WARM_ALONE: Final = 20
 
@@ -299,7 +299,7 @@ def throughput(driver: RunDriver, plan: MeasurementPlan, meter: CpuMeter) -> Fig
 def fanout(driver: FanoutDriver, plan: MeasurementPlan, meter: CpuMeter) -> Figures:
     """One producer; every subscriber gets every message. A few processes have all subscribers."""
     count, groups = plan.subscribers, min(plan.subscribers, os.cpu_count() or 1)
-    plan = replace(plan, producers=1, window=max(2 * plan.chunk, min(plan.window, MOST_DELIVERIES // count)))
+    plan = replace(plan, producers=1, window=max(2 * plan.chunk, min(plan.window, MAX_DELIVERIES // count)))
     firsts = [count * n // groups for n in range(groups + 1)]
     progress = LoadProgress(1, groups, fanout=True, meter=meter)
     jobs: list[LoadProcess] = [(produce, (driver, 0, plan, progress, False))]

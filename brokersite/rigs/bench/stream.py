@@ -12,7 +12,7 @@ from brokersite.rigs.bench.errors import BenchError
 
 #: Seconds without any progress after which a run is given up.
 PATIENCE = 20.0
-_MOST_READ = 1 << 18
+_MAX_READ = 1 << 18
 
 
 class Endpoint(NamedTuple):
@@ -79,7 +79,7 @@ class Stream:
     def read(self) -> None:
         """Wait for bytes and keep them."""
         try:
-            data = self.socket.recv(_MOST_READ)
+            data = self.socket.recv(_MAX_READ)
         except TimeoutError:
             raise BenchError(f"{self.endpoint} has said nothing for {PATIENCE:g} s.") from None
         except OSError as error:

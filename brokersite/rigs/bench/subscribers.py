@@ -25,7 +25,7 @@ _LOOK: Final = 0.001
 _IN_VAIN: Final = 0.001
 #: File descriptors that a process needs besides its connections.
 _OTHER_FILES: Final = 64
-_MOST_EXPECTED: Final = 1000
+_MAX_EXPECTED: Final = 1000
 
 
 class Subscribed(NamedTuple):
@@ -130,7 +130,7 @@ class _Group:
         place = self._counts[n], len(column) // WIDTH
         self._counts[n] = sum(place)
         if (expected := self._expected.get(place)) is None:
-            if len(self._expected) >= _MOST_EXPECTED:
+            if len(self._expected) >= _MAX_EXPECTED:
                 self._expected.clear()
             expected = self._expected[place] = numbers(self._run, 0, *place)
         if n in self._others or column != expected:

@@ -19,8 +19,8 @@ EARLY = 0.1
 #: Share of kills that come while the database stands still, as it may when a disk is slow. What the listener had
 #: passed on before such a kill is committed all the same a moment later; what waited behind it is gone.
 STALLED = 0.4
-LONGEST_STALL = 0.3
-LONGEST_FREEZE = 1.5
+MAX_STALL = 0.3
+MAX_FREEZE = 1.5
 PURPOSES = (
     "writer", "settlements", "fetcher", "requests", "lookups", "delays", "reaper", "upkeep", "listener", "liveness"
 )  # fmt: skip
@@ -113,7 +113,7 @@ class Tormentor:
         listener = self._random.choice(self._listeners)
         if self._random.random() < STALLED:
             with self._database.frozen():
-                time.sleep(self._random.uniform(0.02, LONGEST_STALL))
+                time.sleep(self._random.uniform(0.02, MAX_STALL))
                 self._kill_now(listener)
         else:
             self._kill_now(listener)
@@ -157,5 +157,5 @@ class Tormentor:
     def _freeze(self) -> None:
         begin = monotonic()
         with self._database.frozen():
-            time.sleep(self._random.uniform(0.1, LONGEST_FREEZE))
+            time.sleep(self._random.uniform(0.1, MAX_FREEZE))
         self._note(InjectedFaultKind.FREEZE, begin, monotonic())

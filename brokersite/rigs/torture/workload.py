@@ -28,7 +28,7 @@ SILENCE = 60.0
 #: Seconds a consumer waits for a message before it looks whether the run is over.
 PATIENCE = 0.2
 POLLS = 40
-LARGEST_BURST = 60
+MAX_BURST = 60
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class TopicProducer(LoadClient):
     def session(self, connection: RecordedConnection, listener: ListenerProcess) -> None:
         with blipmq.Client(HOST, listener.blipmq, KEY, timeout=SILENCE) as client:
             while self.working:
-                size = self.random.randint(1, LARGEST_BURST)
+                size = self.random.randint(1, MAX_BURST)
                 self._burst(client, connection, size)
                 self.stage.closed.wait(size / self._rate)
 

@@ -39,7 +39,7 @@ Open = Callable[..., Coroutine[Any, Any, Opened]]
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is slow to end a lost session does not give it to another process."""
-    monkeypatch.setattr("hydra.storage.node_row.PATIENCE", 60.0)
+    monkeypatch.setattr("hydra.storage.node_row.LEASE_TIMEOUT", 60.0)
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ async def test_a_process_that_is_killed_forgets_nothing_that_was_answered(opened
         other.kill()
         lines += (await other.stdout.read()).splitlines()
         answered = int(lines[-1])
-        alpha = (await opened(patience=10.0)).store
+        alpha = (await opened(timeout=10.0)).store
     assert alpha.stored.term in (answered, answered + 1)
     assert alpha.stored.pledge == alpha.stored.term + 100
     votes = [vote["term"] for vote in rows("select term from hydra_vote order by term")]
@@ -239,7 +239,7 @@ async def test_a_process_that_is_killed_forgets_nothing_that_was_answered(opened
 
 async def test_a_node_that_is_just_ending_is_waited_for(opened: Open) -> None:
     alpha = (await opened()).store
-    next = asyncio.create_task(opened(patience=10.0))
+    next = asyncio.create_task(opened(timeout=10.0))
     await alpha.write(promised(alpha, 1))
     await alpha.close()
     assert (await next).store.stored.term == 1
@@ -365,7 +365,7 @@ async def test_a_process_that_lost_its_node_to_another_does_not_resume(opened: O
         proxy.cut()
         await until(lambda: alpha.lost, "the node is told")
         write = asyncio.create_task(alpha.store.write(promised(alpha.store, 1)))
-        other = await opened(patience=10.0)
+        other = await opened(timeout=10.0)
         await other.store.write(promised(other.store, 5, 12))
         await other.store.close()
         await proxy.start()

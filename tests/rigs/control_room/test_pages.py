@@ -22,7 +22,7 @@ from tests.brokersite.one_of_each import one_of_each
 from tests.brokersite.test_csp import POLICY
 from tests.rigs.control_room.pages import Page, admin_pages
 from tests.rigs.control_room.store import Size, fill
-from tests.rigs.control_room.visits import MOST_QUERIES, Visitor
+from tests.rigs.control_room.visits import MAX_QUERIES, Visitor
 
 pytestmark = pytest.mark.django_db
 
@@ -139,7 +139,7 @@ def test_every_page_answers_in_at_most_twelve_queries_with_the_policy_and_keeps_
     visitor = Reader(user)
     visited = [visitor.visit(page, 0) for page in admin_pages(user)]
     assert {one.page.name: one.status for one in visited if one.status != one.page.status} == {}
-    assert {one.page.name: one.queries for one in visited if not 0 < one.queries <= MOST_QUERIES} == {}
+    assert {one.page.name: one.queries for one in visited if not 0 < one.queries <= MAX_QUERIES} == {}
     visitor.shown["login"] = Client().get("/admin/login/")  # type: ignore[assignment]
     for name, response in visitor.shown.items():
         assert response["Content-Security-Policy"] == POLICY, name

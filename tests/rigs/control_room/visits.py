@@ -18,7 +18,7 @@ from queues.operations.monitor import reader
 from tests.rigs.control_room.pages import Page
 
 #: A page's limits: seconds of time and of a snapshot, and queries, those for the session and the user included.
-MOST_SECONDS, MOST_SNAPSHOT, MOST_QUERIES = 0.3, 1.0, 12
+MAX_SECONDS, MAX_SNAPSHOT, MAX_QUERIES = 0.3, 1.0, 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Visited:
     def faults(self) -> list[str]:
         """The limits that the visit exceeds."""
         found = {
-            f"status {self.status}": self.status != self.page.status, "time": self.seconds > MOST_SECONDS,
-            "queries": self.queries > MOST_QUERIES, "snapshot": self.snapshot > MOST_SNAPSHOT,
+            f"status {self.status}": self.status != self.page.status, "time": self.seconds > MAX_SECONDS,
+            "queries": self.queries > MAX_QUERIES, "snapshot": self.snapshot > MAX_SNAPSHOT,
         }  # fmt: skip
         return [fault for fault, is_so in found.items() if is_so]
 

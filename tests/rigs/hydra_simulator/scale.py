@@ -10,7 +10,7 @@ from tests.rigs.hydra_simulator.scenario import FaultKind, Scenario, ScenarioFau
 from tests.rigs.hydra_simulator.world import World
 
 SIZES: Final = (3, 5, 7, 10, 20, 50)
-LARGEST_MESH: Final = 10
+MAX_MESH: Final = 10
 #: Between these times the term is quiet: heartbeats and their answers, nothing else.
 MEASURED: Final = (60.0, 90.0)
 
@@ -75,6 +75,6 @@ def table(runs: int) -> str:
         measure(nodes, shape, runs)
         for nodes in SIZES
         for shape in ("all", "four each")
-        if (shape == "all") == (nodes <= 5) or (shape == "all" and nodes <= LARGEST_MESH)
+        if (shape == "all") == (nodes <= 5) or (shape == "all" and nodes <= MAX_MESH)
     ]
     return "\n".join([HEADER, *rows])

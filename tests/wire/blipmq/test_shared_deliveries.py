@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wire.blipmq.batches import SharedDeliveries, encode_deliveries
 from wire.blipmq.codec import delivery_prefix
-from wire.blipmq.runs import SharedDeliveries, encode_deliveries
 
 near = st.integers((1 << 16) - 40, (1 << 16) + 40)
 starts = st.one_of(st.integers(1, 300), near, st.integers(1 << 40, (1 << 40) + 9))

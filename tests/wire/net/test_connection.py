@@ -97,7 +97,7 @@ class Transport:
 def test_what_is_written_soon_goes_out_in_order_with_what_is_written_in_the_same_turn(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wire.net.connection.MOST_SOON", 9)
+    monkeypatch.setattr("wire.net.connection.MAX_SOON", 9)
 
     async def scenario() -> None:
         async with serving() as server, client(server) as (reader, _):

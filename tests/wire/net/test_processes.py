@@ -18,8 +18,8 @@ from tests.process import Process
 from wire.management.commands.runwire import Command, place_of
 from wire.net import processes
 from wire.net.address import HostPort
+from wire.net.process_group import Place
 from wire.net.processes import LIVED, Child, StartFailed, child_arguments
-from wire.net.siblings import Place
 
 # Command lines.
 

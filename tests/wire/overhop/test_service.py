@@ -182,7 +182,7 @@ async def test_names_that_no_queue_can_have_are_not_remembered(
     first, long = "q" * 255, "q" * 256
     assert service.publisher(first) is service.publisher(first)
     assert service.publisher(long) is not service.publisher(long)
-    monkeypatch.setattr("wire.overhop.service.MOST_PUBLISHERS", 2)
+    monkeypatch.setattr("wire.overhop.service.MAX_PUBLISHERS", 2)
     kept = service.publisher(first)
     service.publisher("second")
     assert service.publisher(first) is kept

@@ -17,8 +17,8 @@ from wire.checks import check_unguarded
 from wire.management.serving import ServerCommand, add_listeners, address, argument, queue_of
 from wire.net.address import HostPort
 from wire.net.limits import ListenerOptions
+from wire.net.process_group import Place
 from wire.net.processes import run_processes
-from wire.net.siblings import Place
 from wire.net.tls import server_context
 from wire.overhop.machine import Limits
 from wire.overhop.service import OverhopOptions

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from wire.overhop.codec.msgpack_check import MAX_DEPTH, MAX_ELEMENTS, container, extent, is_container
 
 #: Characters of a path, and of a request id.
-LONGEST: Final = 200
+MAX_TEXT: Final = 200
 
 #: Bytes behind the heads of values that Overhop refuses: floats, extension values of a fixed size.
 _REFUSED_SIZES: Final = {0xCA: 4, 0xCB: 8, 0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}
@@ -53,7 +53,7 @@ def explain(data: bytes, at: int) -> Explanation:
                 rid = text
     except (IndexError, ValueError):  # the rest is no MessagePack
         pass
-    return Explanation(path[:LONGEST], rid[:LONGEST])
+    return Explanation(path[:MAX_TEXT], rid[:MAX_TEXT])
 
 
 def _walk(data: bytes) -> Iterator[tuple[list[_Open], int, str]]:
@@ -89,5 +89,5 @@ def _atom(data: bytes, at: int) -> tuple[str, int]:
     if (width := _EXT_WIDTHS.get(head)) is not None:
         return "", at + 2 + width + int.from_bytes(data[at + 1 : at + 1 + width], "big")
     start, size = extent(data, at)
-    text = data[start : start + min(size, LONGEST)].decode(errors="replace") if start + size <= len(data) else ""
+    text = data[start : start + min(size, MAX_TEXT)].decode(errors="replace") if start + size <= len(data) else ""
     return text, start + size

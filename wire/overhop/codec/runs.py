@@ -30,7 +30,7 @@ _JOB: Final = b"\x84\xa1p\x82\xabjob_payload"
 #: The beginning of an envelope whose payload comes first and has nothing but a jid of 32 to 255 bytes, up to its size.
 _JID: Final = b"\x84\xa1p\x81\xa3jid\xd9"
 #: Longer payloads of jobs are messages of their own, in bytes: they may be too long to be delivered.
-_LONGEST: Final = 32 * 1024
+_MAX_PAYLOAD: Final = 32 * 1024
 #: The heads of small maps.
 _MAP_HEADS: Final = frozenset(range(0x80, 0x90))
 #: From so many messages of one length on these are looked at together: so many times as many as the last time, at most.
@@ -278,7 +278,7 @@ class RunDecoder(OverhopReader[Received]):
     def _read_jobs(self, data: bytes, start: int, stop: int, found: list[Received]) -> int:
         if self._alone is not None:
             self._learn_job(*self._alone, data[start:stop])
-        payloads, rids, end = self._enqueue.cut(data, start - LENGTH_SIZE, _JOB, min(_LONGEST, self._limit))
+        payloads, rids, end = self._enqueue.cut(data, start - LENGTH_SIZE, _JOB, min(_MAX_PAYLOAD, self._limit))
         if not payloads:
             message = self._decode(data[start:stop])
             self._alone = message, data[start:stop]

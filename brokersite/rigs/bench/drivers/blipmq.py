@@ -132,7 +132,7 @@ class _Burst(NamedTuple):
 #: By length, the last answer that was read in this process: subscribers of a topic get the same bytes as a rule, and to
 #: compare them costs a tenth of reading them.
 _seen: dict[int, _Burst] = {}
-_MOST_SEEN: Final = 100
+_MAX_SEEN: Final = 100
 
 
 class BlipConsumer(BlipConnection):
@@ -172,7 +172,7 @@ class BlipConsumer(BlipConnection):
                 self._leave_out_refusals()
             if len(self.rest) % self._stride != _PONG_SIZE or self.rest[-9] != codec.PONG:
                 return None
-            if len(_seen) >= _MOST_SEEN:
+            if len(_seen) >= _MAX_SEEN:
                 _seen.clear()
             burst = _seen[len(self.rest)] = self._parse(bytes(self.rest))
         self.rest.clear()

@@ -13,7 +13,7 @@ from brokersite.rigs.bench.stream import Endpoint, Stream
 from wire.sspq.codec import HEADER_SIZE, PacketType, encode
 
 #: Connections of a consumer, at most.
-MOST_CONNECTIONS: Final = 50
+MAX_CONNECTIONS: Final = 50
 _RETRIES: Final = 3
 _RECEIVE: Final = encode(PacketType.RECEIVE)
 _NEXT: Final = encode(PacketType.CONFIRM) + _RECEIVE
@@ -58,7 +58,7 @@ class SspqConsumer:
         self._run = driver.run.to_bytes(2)
         self._whole = HEADER_SIZE + driver.size
         self._selector = selectors.DefaultSelector()
-        self._streams = [Stream(driver.endpoint) for _ in range(min(driver.prefetch, MOST_CONNECTIONS))]
+        self._streams = [Stream(driver.endpoint) for _ in range(min(driver.prefetch, MAX_CONNECTIONS))]
         for stream in self._streams:
             self._selector.register(stream.socket, selectors.EVENT_READ, stream)
             stream.send(_RECEIVE)

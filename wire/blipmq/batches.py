@@ -1,11 +1,11 @@
-"""Runs: the frames of one read that say the same, decoded together; and deliveries, encoded together. No I/O.
+"""Batches: the frames of one read that say the same, decoded together; and deliveries, encoded together. No I/O.
 
 A burst is hundreds of frames of one length and type. Then the bytes in one place of them all are one strided slice, a
 column: where the columns of length and type are constant, the frames behind the first one begin where it says, and
 where those of what they have in common are, they go together. So a frame costs a few slices' share and no object of its
 own, but for the body of a PUBLISH. What is not alike, or too little to be worth it, is read one by one.
 
-`RunDecoder` reads the same stream as `Decoder`, refuses the same bytes, and what its runs say are the same frames.
+`BatchDecoder` reads the same stream as `Decoder`, refuses the same bytes, and what its batches say are the same frames.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _U16S: Final = b"".join(number.to_bytes(2, "big") for number in range(1 << 16))
 
 
 @dataclass(slots=True)
-class Run:
+class FrameBatch:
     """Frames of one type that have the bytes behind their correlation ids in common: all of them, or for PUBLISH those
     before the body. It is one frame if that is of another type, or a PUBLISH without a whole topic."""
 
@@ -65,14 +65,9 @@ class Run:
     def __len__(self) -> int:
         return len(self.cids)
 
-    def after(self, count: int) -> Run:
+    def after(self, count: int) -> FrameBatch:
         """All but the first frames."""
-        return Run(self.kind, self.common, self.cids[count:], self.bodies[count:])
-
-    def alone(self) -> list[Run]:
-        """Its frames as runs of their own."""
-        bodies = [[body] for body in self.bodies] or [[] for _ in self.cids]
-        return [Run(self.kind, self.common, [cid], body) for cid, body in zip(self.cids, bodies, strict=True)]
+        return FrameBatch(self.kind, self.common, self.cids[count:], self.bodies[count:])
 
     def frames(self) -> Iterator[Frame]:
         """Its frames, one by one."""
@@ -93,10 +88,10 @@ class Run:
         self.bodies += bodies
 
 
-class RunDecoder(BlipMQReader[Run]):
-    """A server's decoder: frames that go together come as one `Run`."""
+class BatchDecoder(BlipMQReader[FrameBatch]):
+    """A server's decoder: frames that go together come as one `FrameBatch`."""
 
-    def _cut(self, data: bytes, found: list[Run]) -> int:
+    def _cut(self, data: bytes, found: list[FrameBatch]) -> int:
         at, end, limit = 0, len(data), self._limit
         while end - at >= HEADER_SIZE:
             length, kind, cid = _read_header(data, at)
@@ -107,36 +102,36 @@ class RunDecoder(BlipMQReader[Run]):
             if kind == PUBLISH:
                 body = start + _BEFORE_TOPIC + int.from_bytes(data[start + 1 : start + _BEFORE_TOPIC], "big")
             if body > stop:  # a PUBLISH without a whole topic
-                found.append(Run(kind, data[start:stop], [cid], []))
+                found.append(FrameBatch(kind, data[start:stop], [cid], []))
             elif kind in _TOGETHER and data[stop + LENGTH_SIZE : stop + _CID] == data[at + LENGTH_SIZE : at + _CID]:
-                run, size = Run(kind, data[start:body], [], []), stop - at
-                found.append(run)
-                stop = _read_series(data, at, end, size, run) if kind != PUBLISH else at
+                batch, size = FrameBatch(kind, data[start:body], [], []), stop - at
+                found.append(batch)
+                stop = _read_series(data, at, end, size, batch) if kind != PUBLISH else at
                 if stop == at:
-                    stop = self._read_alike(data, at, end, size, run)
-                stop = self._read_each(data, stop, end, run)
+                    stop = self._read_alike(data, at, end, size, batch)
+                stop = self._read_each(data, stop, end, batch)
             else:  # the next one, if there is one, is of another type
-                found.append(Run(kind, data[start:body], [cid], [data[body:stop]] if kind == PUBLISH else []))
+                found.append(FrameBatch(kind, data[start:body], [cid], [data[body:stop]] if kind == PUBLISH else []))
             at = stop
         return at
 
-    def _read_alike(self, data: bytes, at: int, end: int, stride: int, run: Run) -> int:
+    def _read_alike(self, data: bytes, at: int, end: int, stride: int, batch: FrameBatch) -> int:
         """Add frames of `stride` bytes as long as many of them go together; returns where the last one ends."""
-        common, head = run.common, data[at : at + _CID]
+        common, head = batch.common, data[at : at + _CID]
         size = len(common)
         body = HEADER_SIZE + size
         while data.startswith(head, at) and data.startswith(common, at + HEADER_SIZE):
             if not (count := _count_alike(data, at, end, stride, size)):
                 break
             stop = at + count * stride
-            bodies = range(at + body, stop + body, stride) if run.kind == PUBLISH else ()  # they may be empty
-            run.extend(_read_cids(data, at, stride, count), [data[n : n + stride - body] for n in bodies])
+            bodies = range(at + body, stop + body, stride) if batch.kind == PUBLISH else ()  # they may be empty
+            batch.extend(_read_cids(data, at, stride, count), [data[n : n + stride - body] for n in bodies])
             at = stop
         return at
 
-    def _read_each(self, data: bytes, at: int, end: int, run: Run) -> int:
+    def _read_each(self, data: bytes, at: int, end: int, batch: FrameBatch) -> int:
         """Add frames of any length, one by one; returns where the last one ends."""
-        run_kind, common, limit, body = run.kind, run.common, self._limit, HEADER_SIZE + len(run.common)
+        run_kind, common, limit, body = batch.kind, batch.common, self._limit, HEADER_SIZE + len(batch.common)
         cids: list[int] = []
         bodies: list[bytes] = []
         while end - at >= body:
@@ -153,23 +148,23 @@ class RunDecoder(BlipMQReader[Run]):
             cids.append(cid)
             at = stop
         if cids:
-            run.extend(cids, bodies)
+            batch.extend(cids, bodies)
         return at
 
 
-def _read_series(data: bytes, at: int, end: int, stride: int, run: Run) -> int:
+def _read_series(data: bytes, at: int, end: int, stride: int, batch: FrameBatch) -> int:
     """Add frames of `stride` bytes, without bodies, if they differ in nothing, or only in that their correlation ids
     follow each other: what most clients send, and what is compared as a whole. Returns where the last one ends."""
     head = data[at : at + _CID]
-    while data.startswith(head, at) and data.startswith(run.common, at + HEADER_SIZE):
-        stop = _read_one_series(data, at, end, stride, run)
+    while data.startswith(head, at) and data.startswith(batch.common, at + HEADER_SIZE):
+        stop = _read_one_series(data, at, end, stride, batch)
         if stop == at:
             break
         at = stop
     return at
 
 
-def _read_one_series(data: bytes, at: int, end: int, stride: int, run: Run) -> int:
+def _read_one_series(data: bytes, at: int, end: int, stride: int, batch: FrameBatch) -> int:
     if not data.startswith(data[at : at + _CID], at + (_MANY[0] - 1) * stride):
         return at
     kinds = data[at + LENGTH_SIZE : min(end, at + _SERIES * stride) : stride]
@@ -178,7 +173,7 @@ def _read_one_series(data: bytes, at: int, end: int, stride: int, run: Run) -> i
     first = int.from_bytes(frames[_CID:HEADER_SIZE], "big")
     alike = frames[:stride] * count
     if frames == alike:
-        run.extend([first] * count, [])
+        batch.extend([first] * count, [])
         return at + count * stride
     columns = _u16s(first, count)
     if len(columns[0]) == count:
@@ -186,7 +181,7 @@ def _read_one_series(data: bytes, at: int, end: int, stride: int, run: Run) -> i
         for n, column in enumerate(columns, HEADER_SIZE - 2):
             series[n::stride] = column
         if series == frames:
-            run.extend(range(first, first + count), [])
+            batch.extend(range(first, first + count), [])
             return at + count * stride
     return at
 

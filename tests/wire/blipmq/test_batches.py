@@ -10,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wire.blipmq import codec
+from wire.blipmq.batches import BatchDecoder, FrameBatch, encode_deliveries
 from wire.blipmq.codec import Decoder, Frame, FrameType
-from wire.blipmq.runs import Run, RunDecoder, encode_deliveries
 
 
-def assert_same(stream: bytes, cuts: list[int] | None = None, limit: int = codec.MAX_FRAME_SIZE) -> list[Run]:
+def assert_same(stream: bytes, cuts: list[int] | None = None, limit: int = codec.MAX_FRAME_SIZE) -> list[FrameBatch]:
     """Read a stream both ways, in the same pieces; returns the runs."""
-    single, runs, found = Decoder(limit), RunDecoder(limit), list[Run]()
+    single, runs, found = Decoder(limit), BatchDecoder(limit), list[FrameBatch]()
     frames: list[Frame] = []
     for start, stop in pairwise([0, *sorted(min(cut, len(stream)) for cut in cuts or ()), len(stream)]):
         frames += single.feed(stream[start:stop])
         found += runs.feed(stream[start:stop])
         assert (str(runs.error), runs.pending, runs.expected) == (str(single.error), single.pending, single.expected)
     assert [frame for run in found for frame in run.frames()] == frames
-    assert [next(one.frames()) for run in found for one in run.alone()] == frames
+    assert [frame for one in found for frame in one.frames()] == frames
     assert all(len(run) == len(run.bodies) for run in found if run.bodies)
     return found
 

@@ -20,9 +20,9 @@ import pytest
 
 from tests.waiting import until
 from tests.wire.serving import EVENT_LOOPS, Recorder, Server, client, run_scenario, serving
-from wire.net import siblings
+from wire.net import process_group
 from wire.net.limits import Closure, ConnectionLimits
-from wire.net.siblings import TAKEN, Place, Siblings, State
+from wire.net.process_group import TAKEN, Place, ProcessGroup, State
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 STATE = {"name": "x"}
@@ -51,10 +51,10 @@ class Movable(Recorder):
 
 
 @contextlib.asynccontextmanager
-async def process(directory: Path, number: int, **options: Any) -> AsyncIterator[tuple[Server, Siblings]]:
+async def process(directory: Path, number: int, **options: Any) -> AsyncIterator[tuple[Server, ProcessGroup]]:
     """A listener, and what hands its connections over."""
     async with serving(Movable, **options) as server:
-        mine = Siblings(Place(directory, number, 2), lambda name, sock, state: server.listener.reserve(sock, state))
+        mine = ProcessGroup(Place(directory, number, 2), lambda name, sock, state: server.listener.reserve(sock, state))
         mine.start()
         try:
             yield server, mine
@@ -62,7 +62,7 @@ async def process(directory: Path, number: int, **options: Any) -> AsyncIterator
             mine.stop()
 
 
-async def give(mine: Siblings, session: Any, unread: bytes = b"", state: State = STATE) -> bool:
+async def give(mine: ProcessGroup, session: Any, unread: bytes = b"", state: State = STATE) -> bool:
     """Hand a session's connection over to process 1, as sessions do."""
     assert await session.connection.is_portable()
     moved = await mine.give(1, session.connection.fileno(), "test", state, lambda: unread)
@@ -76,11 +76,11 @@ async def give(mine: Siblings, session: Any, unread: bytes = b"", state: State =
 
 def test_each_name_has_one_home_and_names_are_spread() -> None:
     places = [Place(Path("/"), number, 3) for number in range(3)]
-    homes = [places[0].home("topic", b"%d" % n) for n in range(300)]
-    assert [place.home("topic", b"7") for place in places] == [homes[7]] * 3
-    assert min(Counter(homes).values()) > 70
-    assert Counter(homes).keys() == {0, 1, 2}
-    assert [places[0].home("queue", b"%d" % n) for n in range(300)] != homes
+    owners = [places[0].owner("topic", b"%d" % n) for n in range(300)]
+    assert [place.owner("topic", b"7") for place in places] == [owners[7]] * 3
+    assert min(Counter(owners).values()) > 70
+    assert Counter(owners).keys() == {0, 1, 2}
+    assert [places[0].owner("queue", b"%d" % n) for n in range(300)] != owners
 
 
 # Handing over.
@@ -161,7 +161,7 @@ def test_a_process_takes_the_place_of_one_that_was_killed(run: Run, directory: P
 def test_of_a_process_that_stands_still_nothing_is_awaited_for_long(
     run: Run, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(siblings, "PATIENCE", 0.05)
+    monkeypatch.setattr(process_group, "TIMEOUT", 0.05)
 
     async def scenario() -> None:
         async with process(directory, 0) as (here, mine), client(here) as (reader, writer):
@@ -278,7 +278,7 @@ def test_where_a_socket_cannot_be_made_connections_stay_and_a_warning_says_so(
     async def scenario() -> None:
         with caplog.at_level(logging.WARNING):
             async with process(directory / ("x" * 120), 0) as (here, mine), client(here):
-                assert mine.elsewhere("topic", b"a") is mine.elsewhere("topic", b"b") is None
+                assert mine.other_owner("topic", b"a") is mine.other_owner("topic", b"b") is None
                 assert not await give(mine, await here.sessions.get())
         assert "connections stay in the process that they come to" in caplog.text
 

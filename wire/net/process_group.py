@@ -2,8 +2,8 @@
 that are handed over to it.
 
 The kernel deals new connections out by chance. Messages are fastest where those who publish them and those who consume
-them are in one process, so each name (a topic, a queue) has one process that serves it, its home, which follows from
-the name alone. When a client first says which name it uses, and another process is that one's home, the session there
+them are in one process, so each name (a topic, a queue) has one process that serves it, its owner, which follows from
+the name alone. When a client first says which name it uses, and another process is that one's owner, the session there
 goes on with the connection. It stays where it is when the other process is not there, does not answer at once or has
 no room for it; nothing but speed depends on where a connection is.
 
@@ -38,9 +38,9 @@ from wire.net.tasks import Tasks
 logger = logging.getLogger(__name__)
 
 #: Seconds that a process waits for each step of the other one: as long as a node may be silent.
-PATIENCE: Final = 10.0
+TIMEOUT: Final = 10.0
 #: Bytes of an offer, at most.
-MOST_OFFERED: Final = 128 << 10
+MAX_OFFER: Final = 128 << 10
 #: Offers that are taken in one turn of the event loop.
 TURN: Final = 16
 #: The answer to an offer that is taken.
@@ -65,7 +65,7 @@ class Place:
         """The path of a process's socket."""
         return str(self.directory / str(number))
 
-    def home(self, kind: str, name: bytes) -> int:
+    def owner(self, kind: str, name: bytes) -> int:
         """The number of the process that serves a name; `kind` is "topic" or "queue"."""
         return zlib.crc32(b"%s:%s" % (kind.encode(), name)) % self.count
 
@@ -83,7 +83,7 @@ class Reservation(NamedTuple):
 Reserve = Callable[[str, socket.socket, State], Reservation | None]
 
 
-class Siblings:
+class ProcessGroup:
     """Hands connections over to other processes of one `runwire`, and takes theirs."""
 
     def __init__(self, place: Place, reserve: Reserve) -> None:
@@ -121,10 +121,10 @@ class Siblings:
                 self._place.directory.rmdir()  # the last one; the parent does that too, unless it was killed
         self._tasks.cancel()
 
-    def elsewhere(self, kind: str, name: bytes) -> int | None:
+    def other_owner(self, kind: str, name: bytes) -> int | None:
         """The number of the process that serves a name; None when it is this one, or connections stay here."""
-        home = self._place.home(kind, name)
-        return None if home == self._place.number or self._socket is None else home
+        owner = self._place.owner(kind, name)
+        return None if owner == self._place.number or self._socket is None else owner
 
     # Handing over.
 
@@ -142,7 +142,7 @@ class Siblings:
                 if self._socket is None or not self._offer(number, offer, [client, there.fileno()]):
                     return False
             try:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIMEOUT):
                     if await self._loop.sock_recv(here, len(TAKEN)) != TAKEN:
                         return False
                     data = unread()
@@ -169,7 +169,7 @@ class Siblings:
             if self._socket is None:
                 return
             try:
-                data, descriptors, flags, _ = socket.recv_fds(self._socket, MOST_OFFERED, 2)
+                data, descriptors, flags, _ = socket.recv_fds(self._socket, MAX_OFFER, 2)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
@@ -192,7 +192,7 @@ class Siblings:
                 client.close()
                 return
             try:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TIMEOUT):
                     await self._loop.sock_sendall(giver, TAKEN)
                     (size,) = _size.unpack(await self._read(giver, _size.size))
                     unread = await self._read(giver, size)
