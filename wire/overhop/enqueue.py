@@ -6,7 +6,6 @@ another job has the key: the answer then names that job, which has to be asked f
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
@@ -23,6 +22,7 @@ from queues.engine import (
     StoreUnavailable,
     Unstorable,
 )
+from queues.intervals import IntervalMap
 from wire.net.connection import Connection, contained
 from wire.overhop.codec.encoder import Unencodable, encode_value, err, ok
 from wire.overhop.codec.fields import DomainError
@@ -103,28 +103,26 @@ class PendingRuns:
     """The runs whose answers are not all known. The token of a job in a run is a number, by which its run is found."""
 
     def __init__(self) -> None:
-        #: The first token of each run, in order, and its answers.
-        self._firsts: list[int] = []
-        self._answers: list[JobAnswers] = []
+        self._answers: IntervalMap[JobAnswers] = IntervalMap()
         self._next = 0
 
     def add(self, answers: JobAnswers) -> range:
         """The tokens of a new run's jobs."""
         tokens = range(self._next, self._next + len(answers))
         self._next = tokens.stop
-        self._firsts.append(tokens.start)
-        self._answers.append(answers)
+        self._answers.add(tokens, answers)
         return tokens
 
     def find(self, token: int) -> tuple[JobAnswers, int]:
         """The answers to the run that has this token, and the job's number there."""
-        at = bisect_right(self._firsts, token) - 1
-        return self._answers[at], token - self._firsts[at]
+        found = self._answers.find(token)
+        assert found is not None
+        return found[1], token - found[0].start
 
     def prune(self) -> None:
         """Forget the first runs as far as they are answered."""
-        while self._answers and self._answers[0].complete:
-            del self._answers[0], self._firsts[0]
+        while (first := next(iter(self._answers), None)) is not None and first[1].complete:
+            self._answers.cut(first[0])
 
 
 #: The token of a job that is published by itself: its answer. Of one with a key: `Keyed`. Of one in a run: a number.

@@ -5,20 +5,20 @@ Messages with consecutive ids that were delivered together are one entry, howeve
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
+
+from queues.intervals import IntervalMap
 
 
 class Recipients:
     """The recipient of each outstanding message; None: a consumer without an API key, or it is not known."""
 
-    __slots__ = ("_runs", "_single", "_starts")
+    __slots__ = ("_runs", "_single")
 
     def __init__(self) -> None:
         self._single: dict[int, int | None] = {}
-        #: Consecutive ids and their key, in order of ids, and the first id of each.
-        self._runs: list[tuple[range, int | None]] = []
-        self._starts: list[int] = []
+        #: Consecutive ids and their key.
+        self._runs: IntervalMap[int | None] = IntervalMap()
 
     def __len__(self) -> int:
         return len(self._single) + sum(len(ids) for ids, _ in self._runs)
@@ -26,14 +26,14 @@ class Recipients:
     def add(self, ids: Sequence[int], key: int | None) -> None:
         """Messages are delivered."""
         if isinstance(ids, range) and ids.step == 1 and len(ids) > 1:
-            self._insert(bisect_right(self._starts, ids.start), ids, key)
+            self._runs.add(ids, key)
         else:
             self._single.update(dict.fromkeys(ids, key))
 
     def together(self, ids: range, key: int | None) -> bool:
         """Whether messages with consecutive ids have one entry, with this key."""
-        n = self._find(ids.start)
-        return n is not None and ids.stop <= self._runs[n][0].stop and self._runs[n][1] == key
+        found = self._runs.find(ids.start)
+        return found is not None and ids.stop <= found[0].stop and found[1] == key
 
     def take(self, ids: Sequence[int]) -> list[int | None]:
         """Messages are no longer outstanding: the key of each."""
@@ -41,14 +41,14 @@ class Recipients:
         at = 0
         while at < len(ids):
             id = ids[at]
-            n = None if id in self._single else self._find(id)
-            if n is None:
+            found = None if id in self._single else self._runs.find(id)
+            if found is None:
                 keys.append(self._single.pop(id, None))
                 at += 1
                 continue
-            run, key = self._runs[n]
+            run, key = found
             count = consecutive(ids, at, run.stop - id)
-            self._remove(n, range(id, id + count))
+            self._runs.cut(range(id, id + count))
             keys += [key] * count
             at += count
         return keys
@@ -57,24 +57,6 @@ class Recipients:
         """Nothing is outstanding."""
         self._single.clear()
         self._runs.clear()
-        self._starts.clear()
-
-    def _find(self, id: int) -> int | None:
-        """The place of the run that has this id."""
-        n = bisect_right(self._starts, id) - 1
-        return n if n >= 0 and id < self._runs[n][0].stop else None
-
-    def _insert(self, n: int, ids: range, key: int | None) -> None:
-        self._runs.insert(n, (ids, key))
-        self._starts.insert(n, ids.start)
-
-    def _remove(self, n: int, ids: range) -> None:
-        """Leave of a run what is before and behind these."""
-        run, key = self._runs.pop(n)
-        del self._starts[n]
-        for rest in (range(ids.stop, run.stop), range(run.start, ids.start)):
-            if rest:
-                self._insert(n, rest, key)
 
 
 def consecutive(ids: Sequence[int], at: int, most: int) -> int:
