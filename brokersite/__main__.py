@@ -49,7 +49,7 @@ def main() -> None:
     except (OperationalError, WrongEncoding) as error:
         if isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", None):
             raise  # of a statement
-        from queues.engine import absence
+        from queues.engine.api import absence
 
         sys.exit(f"{program}: {error if isinstance(error, WrongEncoding) else absence(error)}")
     except ModuleNotFoundError as error:

@@ -9,7 +9,7 @@ from django.db import InterfaceError, OperationalError, connection
 from django.http import HttpRequest, HttpResponse
 from django.utils.deprecation import MiddlewareMixin
 
-from queues.engine.faults import Fault, fault_of, told
+from queues.engine.api import Fault, fault_of, told
 
 #: Seconds after which a client may try again.
 RETRY_AFTER: Final = 2

@@ -32,7 +32,7 @@ from hydra.storage.database_thread import DatabaseThread
 from hydra.storage.line_records import RECV_LENGTH, forget_recorded, has_node, prepare_queue, prune
 from hydra.storage.node_row import NodeStore, StoreHandlers
 from hydra.transports.base import TransportError
-from queues.engine import Engine
+from queues.engine.api import Engine
 from wire.net.tasks import Tasks
 
 if TYPE_CHECKING:

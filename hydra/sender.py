@@ -26,7 +26,7 @@ from hydra.protocol.lines import is_sendable, targets
 from hydra.send_gate import SendGate
 from hydra.storage.database_thread import DatabaseThread
 from hydra.storage.line_records import claim, release, release_dead
-from queues.engine import Delivery, Engine, EngineError, LocalQueue, Waiter
+from queues.engine.api import Broker, Delivery, EngineError, LocalQueue, Waiter
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class _Aside(NamedTuple):
 class Sender(Waiter):
     """Takes lines from a queue, one after the other."""
 
-    engine: Engine
+    engine: Broker
     queue: str
     gate: SendGate
     database: DatabaseThread

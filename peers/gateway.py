@@ -11,7 +11,7 @@ from msgpack import unpackb  # type: ignore[import-untyped]
 
 from peers.codec.envelope import build, encode, timestamp
 from peers.errors import InvalidEnvelope, MessageTooLarge, WeakSecret
-from queues.engine import Content, PeerMessage, Undeliverable
+from queues.engine.api import Content, PeerMessage, Undeliverable
 
 SOURCE = "fivewire"
 

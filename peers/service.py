@@ -13,8 +13,8 @@ from typing import Protocol
 import psycopg
 from django.conf import settings
 
-from queues.engine import Engine, EngineError, EngineOptions, StoreUnavailable
-from queues.engine import options_from_settings as engine_options
+from queues.engine.api import Broker, Engine, EngineError, EngineOptions, StoreUnavailable
+from queues.engine.api import options_from_settings as engine_options
 from queues.keysessions import KeySessions
 from queues.throttle import FailureThrottle
 
@@ -75,10 +75,10 @@ class PeerbusService:
         self.closed: Counter[str] = Counter()
         #: Exceptions that cost one connection.
         self.failures = 0
-        self.engine_now: Engine | None = None
-        self._starting: asyncio.Task[Engine] | None = None
+        self.engine_now: Broker | None = None
+        self._starting: asyncio.Task[Broker] | None = None
 
-    async def engine(self) -> Engine:
+    async def engine(self) -> Broker:
         """The process's engine, started if need be. Raises StoreUnavailable, or another EngineError."""
         if self.engine_now is None:
             if self._starting is None:
@@ -89,7 +89,7 @@ class PeerbusService:
             raise StoreUnavailable()
         return self.engine_now
 
-    async def _start(self) -> Engine:
+    async def _start(self) -> Broker:
         engine_options, _ = self._make_options()
         engine = Engine(replace(engine_options, mailboxes=True))
         try:

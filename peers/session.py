@@ -15,12 +15,12 @@ from peers.codec.frames import Ack, Frame, Ignored, Rejection
 from peers.machine import SERVED, Action, Conversation, Event, State
 from peers.server.transport import INTERNAL_ERROR, Transport
 from peers.service import PeerbusService
-from queues.engine import (
+from queues.engine.api import (
     Acks,
     Ask,
+    Broker,
     ClientConnection,
     Destination,
-    Engine,
     EngineError,
     Forward,
     Grant,
@@ -69,7 +69,7 @@ class PeerSession:
         self._conversation = Conversation()
         self._held: list[Frame] = []
         self._held_bytes = 0
-        self._engine: Engine | None = None
+        self._engine: Broker | None = None
         self._mailbox_service: MailboxService
         self._mailbox: Mailbox | None = None
         self._grant: Grant | None = None

@@ -25,8 +25,7 @@ from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from queues.addresses import SYSTEMS, InvalidAddress, parse_address
 from queues.contents import NoSuchContent, canonical_msgpack
-from queues.engine.errors import QueueFull, QueueNotFound
-from queues.engine.message import DEAD_LETTER, statement_parts
+from queues.engine.api import DEAD_LETTER, QueueFull, QueueNotFound, statement_parts
 from queues.errors import BrokerError
 from queues.models import Content
 from queues.reach import Operation, Protocol, may_reach

@@ -14,7 +14,7 @@ from django.db.migrations.loader import MigrationLoader
 
 from queues import hosts
 from queues.database import primary_parameters
-from queues.engine import Engine, running
+from queues.engine.api import Broker, running
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class Readiness(NamedTuple):
         return page | {"notes": self.notes} if self.notes else page
 
 
-async def readiness(*engines: Engine) -> Readiness:
+async def readiness(*engines: Broker) -> Readiness:
     """Whether the process can do its work; `engines` are asked besides those that run.
 
     What its engines know comes first. While one of them works, a connection of this question's own that the database

@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from queues.engine import Engine
-from queues.engine.message import Counts
+from queues.engine.api import Broker, Counts
 from queues.operations.overview import Overview, QueueState, oldest_ready, take_overview
 from queues.operations.route_traffic import read_dead_letter_traffic, read_traffic
 
@@ -43,7 +42,7 @@ def over_quota(counts: Counter[str], *quotas: str) -> Metric:
     return counters("fivewire_over_quota", "Clients that met one of their quotas.", "of", met)
 
 
-def engine_metrics(engine: Engine) -> Iterator[Metric]:
+def engine_metrics(engine: Broker) -> Iterator[Metric]:
     """The plain integers of a process's engine, as they are now."""
     for name, text in ENGINE_COUNTERS.items():
         yield CounterMetricFamily(f"fivewire_{name}", text, value=getattr(engine.counts, name))
@@ -58,7 +57,7 @@ def engine_metrics(engine: Engine) -> Iterator[Metric]:
     text = "Messages published by clients (in) and delivered to them (out)."
     yield _labelled(CounterMetricFamily("fivewire_client_messages", text, labels=["protocol", "direction"]), carried)
     waiting = engine.waiting_bytes
-    yield GaugeMetricFamily("fivewire_unsettled", "Acknowledgements not yet committed.", engine.settlements.unsettled)
+    yield GaugeMetricFamily("fivewire_unsettled", "Acknowledgements not yet committed.", engine.unsettled)
     yield GaugeMetricFamily("fivewire_pending_bytes", "Publishes not yet committed.", waiting)
 
 

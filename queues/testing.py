@@ -14,7 +14,7 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS
 
-from queues.engine.errors import QueueNotFound
+from queues.engine.api import QueueNotFound
 from queues.models import Content, Message, Queue
 
 __all__ = ["Broker", "BrokerMixin", "Published", "Task"]

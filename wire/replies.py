@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
-from queues.engine import Engine
+from queues.engine.api import Broker
 from wire.net.connection import Failing, contained
 
 #: Pieces of data that are sent one after the other.
@@ -52,7 +52,7 @@ class Replies:
 
     __slots__ = ("_engine", "_held", "_holding", "_now", "batch", "connection", "out", "round")
 
-    def __init__(self, engine: Engine, sink: Sink) -> None:
+    def __init__(self, engine: Broker, sink: Sink) -> None:
         self._engine = engine
         self.connection = sink
         self._held: deque[HeldReplies] = deque()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from queues.engine import Destination, Engine, EngineOptions, spare_garbage_collector
+from queues.engine.api import Broker, Destination, Engine, EngineOptions, spare_garbage_collector
 from queues.operations import bulk
 from queues.periodic import Scheduler
 from wire.blipmq.session import BlipMQSession
@@ -67,7 +67,7 @@ def _run_loop(main: Coroutine[Any, Any, None]) -> None:
         uvloop.run(main)
 
 
-async def _start(engine: Engine, stop: asyncio.Event) -> bool:
+async def _start(engine: Broker, stop: asyncio.Event) -> bool:
     """Start the engine, which may wait for the database; False when this process is to stop first."""
     starting, stopping = asyncio.ensure_future(engine.start(patient=True)), asyncio.ensure_future(stop.wait())
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -151,7 +151,7 @@ async def _listeners(options: WireOptions, server: Server, overhop: OverhopServi
     return made
 
 
-async def sspq_queue(options: WireOptions, engine: Engine, name: str) -> SspqQueue:
+async def sspq_queue(options: WireOptions, engine: Broker, name: str) -> SspqQueue:
     """The queue an SSPQ listener serves, made if there is none of this name."""
     await ensure_queue(engine, name)
     dead = await engine.dead_letters(name) if options.sspq_dead_letters else None

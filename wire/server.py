@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from queues.engine import Engine
+from queues.engine.api import Broker
 from queues.keysessions import KeySessions
 from queues.throttle import FailureThrottle
 from wire.net.listener import Listener
@@ -26,7 +26,7 @@ class Quotas:
     pending_bytes: int = 16 << 20
 
 
-async def ensure_queue(engine: Engine, name: str) -> None:
+async def ensure_queue(engine: Broker, name: str) -> None:
     """Make a queue with the engine's defaults if there is none of this name. Raises StoreUnavailable."""
     if await engine.look_up("queue_id", name=name):
         return
@@ -37,7 +37,7 @@ async def ensure_queue(engine: Engine, name: str) -> None:
 class Server:
     """State that the sessions of one process share."""
 
-    def __init__(self, engine: Engine, quotas: Quotas | None = None) -> None:
+    def __init__(self, engine: Broker, quotas: Quotas | None = None) -> None:
         self.engine = engine
         self.quotas = quotas or Quotas()
         #: The number of times that each quota was met.

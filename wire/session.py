@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
-from queues.engine import Engine
+from queues.engine.api import Broker
 from queues.reach import Protocol
 from wire.framing import FrameReader
 from wire.net.connection import Connection, contained
@@ -29,7 +29,7 @@ class WireSession(ABC):
 
     _decoder: FrameReader[Any]
 
-    def __init__(self, connection: Connection, engine: Engine, protocol: Protocol) -> None:
+    def __init__(self, connection: Connection, engine: Broker, protocol: Protocol) -> None:
         self.connection = connection
         self._engine = engine
         self._replies = Replies(engine, connection)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Hashable
 from weakref import WeakValueDictionary
 
-from queues.engine import Engine
+from queues.engine.api import Broker
 from wire.net.connection import Connection
 
 #: The reason for a pause.
@@ -23,7 +23,7 @@ class Unconfirmed:
     At most two batches are not durable: the open one and the one that is being written.
     """
 
-    def __init__(self, engine: Engine, limit: int, over: Counter[str]) -> None:
+    def __init__(self, engine: Broker, limit: int, over: Counter[str]) -> None:
         self._engine = engine
         self._limit = limit
         self._over = over
@@ -63,7 +63,7 @@ class Unconfirmed:
 class UnconfirmedByClient:
     """The unconfirmed publishes of a process by client: an API key's id, or an address."""
 
-    def __init__(self, engine: Engine, limit: int, over: Counter[str]) -> None:
+    def __init__(self, engine: Broker, limit: int, over: Counter[str]) -> None:
         """`limit` is in bytes for each client; `over` counts how often each quota was met."""
         self._engine = engine
         self._limit = limit

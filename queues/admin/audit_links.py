@@ -11,7 +11,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from queues.audit.chains import OPERATORS, PEERBUS, queue_chain
-from queues.engine.uuids import message_uuid
+from queues.engine.api import message_uuid
 from queues.models import AuditChain, AuditHead, AuditRow, Content, Mailbox, Message, Queue, State
 from queues.models.queue import QueueKind
 from queues.operations.audit_log import record_id

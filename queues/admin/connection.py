@@ -18,7 +18,7 @@ from queues.admin.filters import ChoiceFilter
 from queues.admin.keyset import KeysetAdmin, KeysetChangeList
 from queues.admin.links import page_of
 from queues.admin.recorded import object_action, row_action
-from queues.engine.clients import LATEST, MOST_LISTED
+from queues.engine.api import LATEST, MOST_LISTED
 from queues.models import Connection
 from queues.operations import connections as operations
 from queues.reach import Protocol

@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from queues.admin.columns import anchor
-from queues.engine.uuids import first_id
+from queues.engine.api import first_id
 from queues.models import Message, Queue
 
 

@@ -209,6 +209,11 @@ class Engine:
         return self.settlements.unwritten > self.options.most_unsettled
 
     @property
+    def unsettled(self) -> int:
+        """Settlements that are not durable yet."""
+        return self.settlements.unsettled
+
+    @property
     def settling(self) -> int:
         """The round in which the last acknowledgement is written; `settles` tells whether it is still under way."""
         return self.settlements.round
@@ -222,6 +227,10 @@ class Engine:
         """The round of this queue's last acknowledgement: an audited queue is written by itself, and replies to it wait
         for its chain."""
         return self.settlements.round if buffer.audited is None else buffer.audited.settling
+
+    def set_prefetch(self, messages: int) -> None:
+        """Take at most so many messages into memory for each queue, from the next claim on."""
+        self.fetcher.limits.set_prefetch(messages)
 
     async def refresh(self, name: str) -> None:
         """Obey a queue's policy as it is now, not only once its change is heard of. Raises StoreUnavailable."""

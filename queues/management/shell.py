@@ -23,7 +23,7 @@ from django.utils.dateparse import parse_datetime
 
 from queues.api import LONGEST_TIME
 from queues.checks import refuse_encoding
-from queues.engine import absence
+from queues.engine.api import absence
 from queues.errors import BrokerError
 from queues.texts import is_storable
 

@@ -18,7 +18,7 @@ from django.db.models import Count, DurationField, ExpressionWrapper, Min, Sum
 from django.db.models.functions import Now
 
 from queues.connection_ids import NUMBER_BITS, connection_id, parts_of_id
-from queues.engine.cluster.notifications.formats import Disconnected, Watched
+from queues.engine.api import Disconnected, Watched
 from queues.errors import OperationError
 from queues.models import Connection, ConnectionTotal, Node
 from queues.operations.audit_log import record, record_id

@@ -25,7 +25,7 @@ from uuid import UUID
 from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import F, Func, IntegerField, Q
 
-from queues.engine.uuids import first_id, message_uuid
+from queues.engine.api import first_id, message_uuid
 from queues.errors import OperationError
 from queues.models import ArchivedMessage, JobLogLine, Message, Outcome, Queue, State, Worker
 from queues.operations.messages import get_queue, purge_batches

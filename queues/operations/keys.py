@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from django.db import IntegrityError, transaction
 from django.db.models import Q
 
-from queues.engine.access import key_digest
+from queues.engine.api import key_digest
 from queues.errors import BrokerError
 from queues.models import ApiKey
 from queues.settings import settings

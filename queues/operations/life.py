@@ -17,7 +17,7 @@ from django.db.models import Q
 from queues.audit.chains import OPERATORS, PEERBUS, QUEUE
 from queues.audit.listing import rows_of
 from queues.audit.spans import parse_span
-from queues.engine.uuids import message_uuid
+from queues.engine.api import message_uuid
 from queues.models import (
     ApiKey,
     ArchivedMessage,

@@ -12,8 +12,7 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from queues.engine.cluster.notifications.formats import Purge
-from queues.engine.errors import QueueFull, QueueNotFound
+from queues.engine.api import Purge, QueueFull, QueueNotFound
 from queues.errors import OperationError
 from queues.models import Message, Outcome, Overflow, Queue, State
 from queues.reach import Operation, Protocol, may_reach

@@ -18,7 +18,7 @@ from psycopg.errors import QueryCanceled
 
 from queues import hosts
 from queues.database import connection_parameters
-from queues.engine import running
+from queues.engine.api import running
 from queues.operations.overview import NEW_NODES, Overview, oldest_ready, take_overview
 from queues.operations.problems import find_problems
 from queues.operations.state import BrokerState, DiskSpace, Trend

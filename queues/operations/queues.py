@@ -17,8 +17,7 @@ from django.db.models import DurationField
 
 from queues.addresses import queue_problem
 from queues.counts import queue_counts
-from queues.engine.cluster.notifications.formats import Purge
-from queues.engine.errors import QueueNotFound
+from queues.engine.api import Purge, QueueNotFound
 from queues.errors import Busy, InvalidFields
 from queues.errors import OperationError as OperationError  # the base of the errors here
 from queues.models import Mailbox, Outcome, Queue, State, Subscription

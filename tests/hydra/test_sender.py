@@ -12,7 +12,7 @@ from hydra.irc.fates import SENT, Fate, FateKind
 from hydra.protocol.lines import targets
 from hydra.sender import Sender
 from hydra.storage.line_records import claim, release, release_dead
-from queues.engine import EngineError
+from queues.engine.api import EngineError
 from queues.engine.message import Detail
 from tests.waiting import PATIENCE, until
 

@@ -8,7 +8,7 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from peers import gateway
-from queues.engine import Content, PeerMessage, Undeliverable
+from queues.engine.api import Content, PeerMessage, Undeliverable
 from tests.peers.vectors import SECRET
 
 DEEP = b"\x91" * 600 + b"\xc0"

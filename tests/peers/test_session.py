@@ -11,7 +11,7 @@ import pytest
 
 from peers.service import PeerbusService, PeerOptions
 from peers.session import PeerSession
-from queues.engine import Engine, EngineOptions
+from queues.engine.api import Engine, EngineOptions
 from queues.engine.health import Health
 from tests.peers.running import register
 from tests.waiting import PATIENCE

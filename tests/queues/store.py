@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from queues.counts import QueueCounts, queue_counts
 from queues.database import connection_parameters
-from queues.engine import Waiter
+from queues.engine.api import Waiter
 from queues.models import Message, Node, Queue, State
 
 

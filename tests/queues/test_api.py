@@ -23,7 +23,7 @@ from queues.api import (
     publish,
     publish_many,
 )
-from queues.engine import Engine, options_from_settings
+from queues.engine.api import Engine, options_from_settings
 from queues.errors import BrokerError
 from queues.models import ArchivedMessage, Interest, Message, Route, RouteTally, State, Subscription
 from queues.operations.route_traffic import read_traffic

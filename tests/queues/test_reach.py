@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from queues.engine import ANONYMOUS, Grant
+from queues.engine.api import ANONYMOUS, Grant
 from queues.reach import REACH, AddressKind, Operation, Protocol, covers, is_celery, kind_of, may_reach
 
 #: An address of each kind.

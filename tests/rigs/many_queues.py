@@ -23,7 +23,7 @@ import django
 import psutil
 import psycopg
 
-from queues.engine import (
+from queues.engine.api import (
     Delivery,
     Destination,
     Engine,

@@ -8,7 +8,7 @@ import sys
 from django.core.management import execute_from_command_line
 
 from brokersite.environment import CHECKOUT
-from queues.engine import Engine
+from queues.engine.api import Engine
 
 
 def holds_nothing(self: Engine, batch: int) -> bool:

@@ -16,7 +16,8 @@ from prometheus_client.registry import Collector
 
 from peers.metrics import PeersCollector
 from peers.service import PeerbusService
-from queues.engine import Engine, EngineOptions, audit
+from queues.engine import audit
+from queues.engine.api import Engine, EngineOptions
 from queues.engine.health import KINDS, MANY_RESTARTS
 from queues.engine.settle.writer import SETTLING
 from queues.metrics import ENGINE_COUNTERS
@@ -71,6 +72,7 @@ def test_messages_waiting_for_the_database_are_shown(server: Server, monkeypatch
 
 def test_failures_are_shown_by_kind_also_when_there_are_none(server: Server) -> None:
     name, engine = "fivewire_trouble", server.engine
+    assert isinstance(engine, Engine)
     engine.connections.begin_service()
     assert {what: samples(server)[name, (("what", what),)] for what in KINDS} == dict.fromkeys(KINDS, 0)
     engine.health.begin(SETTLING, "the disk is full")

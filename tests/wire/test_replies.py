@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from queues.engine import Engine
+from queues.engine.api import Engine
 from wire.replies import Parts, Replies
 
 

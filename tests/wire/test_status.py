@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from queues import health
-from queues.engine import Engine, EngineOptions
+from queues.engine.api import Engine, EngineOptions
 from tests.wire.serving import EVENT_LOOPS, LOCAL, run_scenario
 from wire import status
 from wire.net.address import HostPort
@@ -32,8 +32,9 @@ class Pages:
     """A status server and the server that it speaks of."""
 
     def __init__(self) -> None:
-        self.server = Server(Engine(EngineOptions(conninfo="")))
-        self.server.engine.connections.begin_service()
+        self.engine = Engine(EngineOptions(conninfo=""))
+        self.server = Server(self.engine)
+        self.engine.connections.begin_service()
         self.status = StatusServer(self.server)
         self.address = LOCAL
 
@@ -100,14 +101,14 @@ def test_a_process_is_ready_when_the_database_and_the_engine_are(run: Run) -> No
 
 def test_an_unready_process_says_every_reason(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(pages: Pages) -> None:
-        pages.server.engine.connections.end_service()
+        pages.engine.connections.end_service()
         lost = "The engine has lost the database and is reconnecting: a connection is lost."
         answer = await pages.ask("/readyz")
         assert answer.status == "HTTP/1.0 503 Service Unavailable"
         assert json.loads(answer.body) == {"status": "unready", "reasons": [lost]}
         monkeypatch.setattr(health, "_looked_up", reasons("No tables."))
         assert json.loads((await pages.ask("/readyz")).body)["reasons"] == [lost, "No tables."]
-        pages.server.engine.connections.begin_service()
+        pages.engine.connections.begin_service()
         answer = await pages.ask("/readyz")
         assert answer.status == "HTTP/1.0 503 Service Unavailable"
         assert json.loads(answer.body)["reasons"] == ["No tables."]
@@ -118,7 +119,7 @@ def test_an_unready_process_says_every_reason(run: Run, monkeypatch: pytest.Monk
 
 def test_a_ready_process_says_what_an_operator_should_know(run: Run) -> None:
     async def scenario(pages: Pages) -> None:
-        pages.server.engine.timeline.rewritten = "another timeline"
+        pages.engine.timeline.rewritten = "another timeline"
         answer = await pages.ask("/readyz")
         assert answer.status == "HTTP/1.0 200 OK"
         assert json.loads(answer.body)["notes"] == ["Messages that were confirmed may be lost: another timeline."]

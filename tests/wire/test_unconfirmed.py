@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from queues.engine import Engine
+from queues.engine.api import Engine
 from wire.net.connection import Connection
 from wire.unconfirmed import PENDING, UnconfirmedByClient
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Final, TypeVar
 
-from queues.engine import Engine, Grant, StoreUnavailable
+from queues.engine.api import Broker, Grant, StoreUnavailable
 from queues.reach import Operation, Protocol
 from wire.blipmq import codec
 from wire.server import Server
@@ -72,7 +72,7 @@ class Handshake:
             self._server.by_key.forget(self.grant.id, session)
 
 
-async def patiently(engine: Engine, ask: Callable[[], Awaitable[T]]) -> T:
+async def patiently(engine: Broker, ask: Callable[[], Awaitable[T]]) -> T:
     """Ask the store, and again while it is away: until then the client is not read. Raises StoreUnavailable."""
     deadline = monotonic() + engine.options.publish_timeout
     while True:

@@ -15,7 +15,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final
 
-from queues.engine import (
+from queues.engine.api import (
     Destination,
     EngineError,
     LocalSubscription,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from queues.engine import LocalSubscription
+from queues.engine.api import LocalSubscription
 from wire.blipmq import codec
 
 #: Subscriptions that one connection remembers.

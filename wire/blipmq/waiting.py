@@ -6,7 +6,7 @@ import asyncio
 from time import monotonic
 from typing import Protocol
 
-from queues.engine import Engine
+from queues.engine.api import Broker
 from wire.blipmq.subscriptions import Polled
 from wire.net.connection import Failing, contained
 from wire.replies import Replies
@@ -35,7 +35,7 @@ class WaitingPoll:
 
     __slots__ = ("_deadline", "_engine", "_poll", "_replies", "_session", "_timer", "connection")
 
-    def __init__(self, connection: Failing, engine: Engine, replies: Replies) -> None:
+    def __init__(self, connection: Failing, engine: Broker, replies: Replies) -> None:
         self.connection = connection
         self._engine = engine
         self._replies = replies

@@ -10,7 +10,7 @@ import psycopg
 from django.core.management.base import BaseCommand, CommandError
 
 from queues.addresses import queue_problem
-from queues.engine import absence
+from queues.engine.api import absence
 from queues.errors import BrokerError
 from queues.reach import Operation, Protocol
 from wire.net.address import parse_address

@@ -12,7 +12,7 @@ from time import monotonic, time
 from typing import Any
 from uuid import UUID, uuid4
 
-from queues.engine import ClientConnection, Content, LocalQueue, PushConsumer, PushRun, QueueNotFound, first_id
+from queues.engine.api import ClientConnection, Content, LocalQueue, PushConsumer, PushRun, QueueNotFound, first_id
 from queues.reach import Operation
 from wire.net.connection import Connection, contained
 from wire.overhop.assignments import Assignment, Assignments, Pushed

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
-from queues.engine import (
+from queues.engine.api import (
     ClientConnection,
     Content,
     DetailedMessage,

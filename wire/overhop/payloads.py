@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
-from queues.engine import Content
+from queues.engine.api import Content
 from wire.overhop.codec.columns import AlikeTexts
 from wire.overhop.codec.decoder import decode_value
 from wire.overhop.codec.encoder import Unencodable, encode_value

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
 
-from queues.engine import Content, Engine, EngineError, QueueNotFound, StoreUnavailable
+from queues.engine.api import Broker, Content, EngineError, QueueNotFound, StoreUnavailable
 from queues.errors import Busy
 from queues.operations import job_queues, jobs
 from queues.operations import queues as queue_operations
@@ -50,7 +50,7 @@ CODES: tuple[tuple[type[Exception], Code], ...] = (
 class Queries:
     """Answers the requests of one process. Each method returns an answer's payload and raises DomainError."""
 
-    def __init__(self, engine: Engine, largest_answer: int, most_queues: int) -> None:
+    def __init__(self, engine: Broker, largest_answer: int, most_queues: int) -> None:
         """`largest_answer`: bytes of payloads that one answer may have; `most_queues`: how many there may be for
         clients to make one more."""
         self._engine = engine

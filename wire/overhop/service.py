@@ -10,7 +10,7 @@ from time import thread_time
 from typing import Any, Protocol
 
 from queues import reach
-from queues.engine import ANONYMOUS, NOTHING, Destination, Engine, Grant, Publisher, StoreUnavailable
+from queues.engine.api import ANONYMOUS, NOTHING, Broker, Destination, Grant, Publisher, StoreUnavailable
 from queues.reach import SYSTEM_QUEUE, Operation
 from wire.net.process_group import ProcessGroup
 from wire.net.tasks import Tasks
@@ -70,7 +70,7 @@ class OverhopService:
     """Shared by all sessions of a process. It keeps its sessions by what they are: anonymous, or workers by wid."""
 
     def __init__(
-        self, engine: Engine, options: OverhopOptions, unconfirmed: UnconfirmedByClient,
+        self, engine: Broker, options: OverhopOptions, unconfirmed: UnconfirmedByClient,
         process_group: ProcessGroup | None = None,
     ) -> None:  # fmt: skip
         """`process_group` has the other processes of this `runwire`, if there are any."""

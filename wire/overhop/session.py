@@ -20,7 +20,7 @@ from typing import Any
 from uuid import uuid4
 
 from queues.backoff import Backoff, even
-from queues.engine import EngineError
+from queues.engine.api import EngineError
 from queues.reach import Operation, Protocol
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure

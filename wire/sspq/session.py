@@ -7,7 +7,7 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
-from queues.engine import Delivery, Destination, Engine, EngineError, LocalDeadLetters, LocalQueue, Waiter
+from queues.engine.api import Broker, Delivery, Destination, EngineError, LocalDeadLetters, LocalQueue, Waiter
 from queues.reach import Protocol
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure
@@ -34,12 +34,12 @@ class SspqQueue:
     max_payload: int = codec.MAX_PAYLOAD
     _looking: asyncio.Task[None] | None = None
 
-    def look_again(self, engine: Engine) -> None:
+    def look_again(self, engine: Broker) -> None:
         """The queue was deleted: if another of its name has been made, serve that from now on."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look(engine))
 
-    async def _look(self, engine: Engine) -> None:
+    async def _look(self, engine: Broker) -> None:
         name = self.destination.name.decode()
         with contextlib.suppress(EngineError):
             dead_letters = None if self.dead_letters is None else await engine.dead_letters(name)

@@ -20,8 +20,7 @@ from django.db.models.functions import Length, Substr
 from brokersite.rigs.bench.drivers.blipmq import BlipConnection, BlipMQ
 from brokersite.rigs.bench.errors import BenchError
 from queues.counts import queue_counts
-from queues.engine.consume.interest import COLD
-from queues.engine.errors import QueueNotFound
+from queues.engine.api import COLD, QueueNotFound
 from queues.errors import Busy
 from queues.models import ApiKey, Interest, Mailbox, Message, Queue, Subscription
 from queues.operations.keys import create_key

@@ -29,7 +29,7 @@ from brokersite.rigs.bench.systems import named_apart
 from brokersite.rigs.process import RigProcess
 from queues import childprocess
 from queues.database import engine_parameters
-from queues.engine.errors import QueueNotFound
+from queues.engine.api import QueueNotFound
 from queues.operations.queues import delete_queue
 
 APP = "brokersite.rigs.celery.bench_app"

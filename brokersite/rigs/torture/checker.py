@@ -36,7 +36,7 @@ from brokersite.rigs.torture.history import (
     StoredMessage,
     StoredState,
 )
-from queues.engine.consume.interest import COLD_SHARED
+from queues.engine.api import COLD_SHARED
 
 SHOWN = 8
 DEAD = (StoredState.DEAD, StoredState.DEAD_LEASED)

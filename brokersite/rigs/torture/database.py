@@ -18,7 +18,7 @@ import psycopg
 
 from brokersite import embedded, embedded_home
 from queues import childprocess
-from queues.engine.access import key_digest
+from queues.engine.api import key_digest
 from queues.etl.job.pacing import stopped
 
 #: The engine's names of its connections.

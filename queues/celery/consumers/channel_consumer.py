@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
-from queues.engine import LocalQueue, Push, PushConsumer, PushRun
-from queues.engine.consume.memory import weight
+from queues.engine.api import LocalQueue, Push, PushConsumer, PushRun, weight
 
 #: A prefetch count of 0 is no limit. What a worker has in its memory has one all the same.
 WITHOUT_LIMIT = 10_000
@@ -61,7 +60,7 @@ class QueueConsumer(PushConsumer):
         self.tag = tag
         self.queue = queue
         self.buffer: LocalQueue | None = None
-        #: Engine's tags of what was delivered and is not settled.
+        #: The broker's tags of what was delivered and is not settled.
         self.held: set[int] = set()
 
     def attach(self, buffer: LocalQueue) -> None:

@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 
 from queues.celery.consumers.channel_consumer import ChannelConsumer, QueueConsumer, Received, Settlement, acknowledge
 from queues.celery.consumers.fork_safety import watch
-from queues.engine import Engine, EngineError, EngineOptions, LocalQueue, Push, StoreUnavailable
-from queues.engine.consume.low_watermark import FIRST
+from queues.engine.api import FIRST, Engine, EngineError, EngineOptions, LocalQueue, Push, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -260,7 +259,7 @@ class EngineThread:
 
     def _paced(self) -> None:
         """Claim more at a time for channels that work fast."""
-        self.engine.fetcher.limits.set_prefetch(READ_AHEAD + sum(channel.ahead for channel in self._channels))
+        self.engine.set_prefetch(READ_AHEAD + sum(channel.ahead for channel in self._channels))
 
     def forget(self, channel: ChannelConsumer) -> None:
         """The channel is closed."""

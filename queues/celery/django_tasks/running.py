@@ -19,8 +19,7 @@ from queues.celery.django_tasks.framework import (
     task_started,
 )  # fmt: skip
 from queues.celery.django_tasks.results import find_task, to_result
-from queues.engine.faults import MOST_REPEATS, Fault, fault_of
-from queues.engine.settle.batches import LONGEST_ERROR
+from queues.engine.api import LONGEST_ERROR, MOST_REPEATS, Fault, fault_of
 from queues.models import TaskRun, TaskStatus
 from queues.texts import json_text, storable
 

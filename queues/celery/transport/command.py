@@ -16,7 +16,7 @@ import queues.celery.transport  # noqa: F401 - makes fivewire:// known
 @click.pass_context
 def fivewire(context: click.Context) -> None:
     """Say whether the broker is a Fivewire store that can be used."""
-    from queues.engine import EngineError
+    from queues.engine.api import EngineError
 
     with context.obj.app.connection_for_write() as connection:
         if connection.transport.driver_type != "fivewire":

@@ -8,9 +8,7 @@ from collections.abc import Iterator
 import psycopg
 from kombu.exceptions import ChannelError
 
-from queues.engine import StoreUnavailable
-from queues.engine.database import SHARED_SESSIONS, refused_by_pooler
-from queues.engine.errors import Pooled
+from queues.engine.api import SHARED_SESSIONS, Pooled, StoreUnavailable, refused_by_pooler
 from queues.texts import shown
 
 

@@ -18,9 +18,7 @@ from queues.celery.transport.declaring import Declared
 from queues.celery.transport.envelope import SHORTEST, MessageRow
 from queues.celery.transport.errors import NoSuchQueue, QueueIsFull
 from queues.celery.transport.store_connection import StoreConnection
-from queues.engine.cluster.notifications.formats import FOLLOWING, Ready
-from queues.engine.message import statement_parts
-from queues.engine.statements import ALL
+from queues.engine.api import ALL, FOLLOWING, Ready, statement_parts
 from queues.sqlfiles import text_array
 
 #: Queues that one notification names, at most: it has less than 8,000 bytes.

@@ -6,8 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from queues.engine.statements import DIRECTORY as ENGINE_DIRECTORY
-from queues.engine.statements import NumberedStatement, number
+from queues.engine.api import ENGINE_DIRECTORY, NumberedStatement, number
 from queues.sqlfiles import statements
 
 DIRECTORY: Final = Path(__file__).parent / "sql"

@@ -23,10 +23,7 @@ from queues.celery.consumers.fork_safety import watch
 from queues.celery.transport.errors import DatabaseUnavailable, connection_errors, raise_unavailable
 from queues.celery.transport.statements import numbered
 from queues.database import ENCODING, KEEPALIVES, check_encoding, startup_options
-from queues.engine.cluster.notifications.formats import SendableHint
-from queues.engine.database import SESSION_SETTINGS
-from queues.engine.driver import PreparedStatements
-from queues.engine.statements import array
+from queues.engine.api import SESSION_SETTINGS, PreparedStatements, SendableHint, array
 from queues.errors import WrongEncoding
 from queues.hosts import Session, choose
 

@@ -32,7 +32,7 @@ from queues.celery.transport.publishing import ConnectionPublisher, PublishPath
 from queues.celery.transport.store_connection import PATIENCE, StoreConnection
 from queues.celery.transport.transactional import DjangoPublisher
 from queues.celery.transport.unconfirmed import UnconfirmedPublisher
-from queues.engine import NotMigrated, StoreUnavailable
+from queues.engine.api import NotMigrated, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from queues.celery.transport.envelope import MessageRow
 from queues.celery.transport.errors import DatabaseUnavailable, NoSuchQueue, QueueIsFull, UnstorableTask
 from queues.celery.transport.publishing import ConnectionPublisher
 from queues.celery.transport.store_connection import StoreConnection
-from queues.engine.message import ROWS_PER_STATEMENT
+from queues.engine.api import ROWS_PER_STATEMENT
 
 logger = logging.getLogger(__name__)
 

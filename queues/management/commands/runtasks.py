@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from psycopg import OperationalError
 
 from queues import extras
-from queues.engine import absence
+from queues.engine.api import absence
 from queues.errors import BrokerError
 
 if TYPE_CHECKING:

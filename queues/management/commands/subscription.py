@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from queues.counts import many_counts
-from queues.engine.errors import QueueNotFound
+from queues.engine.api import QueueNotFound
 from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number
 from queues.models import Subscription
 from queues.operations.audit_log import record, record_id, shell_operator

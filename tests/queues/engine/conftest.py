@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from queues.engine import (
+from queues.engine.api import (
     Delivery,
     Destination,
     DetailedMessage,

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import psycopg
 
-from queues.engine import Ask, Destination, DetailedMessage, Engine, Forward, LocalQueue, StoreUnavailable
+from queues.engine.api import Ask, Destination, DetailedMessage, Engine, Forward, LocalQueue, StoreUnavailable
 from queues.engine.clock import now
 from queues.engine.cluster.notifications.formats import RemoteAck
 from queues.models import State

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queues.engine import Engine
+from queues.engine.api import Engine
 from queues.engine.faults import Fault
 from queues.engine.health import Health
 from queues.engine.settle import writer

@@ -20,7 +20,8 @@ from brokersite.databases import database_settings
 from queues.api import publish
 from queues.checks import check_database_sessions
 from queues.database import SOCKET_DIRECTORY, connection_parameters, engine_parameters
-from queues.engine import Engine, audit, options_from_settings
+from queues.engine import audit
+from queues.engine.api import Engine, options_from_settings
 from queues.engine.connections import PURPOSES
 from queues.engine.database import Connection, check_sessions, connect, session_settings, watch
 from queues.engine.errors import OutcomeUnknown, Pooled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queues.engine import Engine
+from queues.engine.api import Engine
 from tests.queues.engine.conftest import MakeEngine, Store, bury
 
 CARRIED = "select q.name || ' ' || t.name as way, sum(carried)::int as carried from queues_deadlettertally" \

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from queues.engine import DetailedMessage, Engine, QueueFull
+from queues.engine.api import DetailedMessage, Engine, QueueFull
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting, Worker
 from tests.waiting import PATIENCE
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queues.engine import Delivery, Destination, Engine
+from queues.engine.api import Delivery, Destination, Engine
 from queues.operations.keys import create_key
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting, Worker
 from tests.queues.engine.faults import Faults, unwritable

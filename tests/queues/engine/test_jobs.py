@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from queues.engine import (
+from queues.engine.api import (
     Content,
     Destination,
     DetailedMessage,

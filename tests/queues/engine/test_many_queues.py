@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import psycopg
 import pytest
 
-from queues.engine import DetailedMessage, Engine
+from queues.engine.api import DetailedMessage, Engine
 from queues.engine.clock import now
 from queues.engine.consume.deadlines import DEADLINES, IDLE, Burst, Deadlines, DeadlineTimer
 from queues.engine.consume.interest import COLD, Interest

@@ -10,7 +10,8 @@ import pytest
 from django.db import connection
 from psycopg import sql
 
-from queues.engine import options_from_settings, statements
+from queues.engine import statements
+from queues.engine.api import options_from_settings
 from queues.engine.database import session_settings
 from queues.models import State
 from tests.queues.engine.conftest import Store

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from queues.engine import Engine
+from queues.engine.api import Engine
 from queues.operations.keys import create_key
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
 from tests.queues.engine.faults import unwritable

@@ -7,7 +7,7 @@ from time import monotonic
 import psycopg
 import pytest
 
-from queues.engine import Destination, DetailedMessage, Engine
+from queues.engine.api import Destination, DetailedMessage, Engine
 from queues.engine.errors import QueueFull
 from queues.engine.message import Content
 from tests.queues.engine.conftest import Answered, Consumer, MakeEngine, Producer, Store, Worker, bury

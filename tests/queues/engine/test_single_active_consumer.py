@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queues.engine import Engine, LocalQueue
+from queues.engine.api import Engine, LocalQueue
 from queues.engine.clock import now
 from queues.engine.consume.deadlines import Burst
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting, Worker

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from queues.engine import DetailedMessage, Engine, NotMigrated, UnsafeServer, UnsupportedServer
+from queues.engine.api import DetailedMessage, Engine, NotMigrated, UnsafeServer, UnsupportedServer
 from queues.engine.database import check_server
 from queues.engine.statements import statement
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store

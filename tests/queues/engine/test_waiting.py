@@ -11,8 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from queues.engine import DetailedMessage, StoreUnavailable, options_from_settings
 from queues.engine.access import key_digest
+from queues.engine.api import DetailedMessage, StoreUnavailable, options_from_settings
 from queues.engine.consume.claim_path import State
 from queues.engine.consume.low_watermark import FIRST, LOWEST
 from queues.engine.message import Failure

@@ -13,7 +13,7 @@ import psycopg
 import uvloop
 
 from queues.celery.consumers import engine_thread
-from queues.engine import Engine, options_from_settings
+from queues.engine.api import Engine, options_from_settings
 from queues.engine.engine import running
 from queues.engine.settle import segments
 from tests.queues.engine.conftest import Store

@@ -13,7 +13,7 @@ from channels.db import database_sync_to_async
 from django.db import connection, transaction
 from django.utils import timezone
 
-from queues.engine import Engine, options_from_settings
+from queues.engine.api import Engine, options_from_settings
 from queues.models import ApiKey, ArchivedMessage, AuditJournalEntry, Content, Mailbox, Message, Node, Queue, State
 from queues.operations import mailboxes
 from queues.operations.audit_log import shell_operator

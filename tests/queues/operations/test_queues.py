@@ -15,7 +15,7 @@ from psycopg.errors import DeadlockDetected
 
 from queues.api import publish, publish_many
 from queues.counts import queue_counts
-from queues.engine import Engine, options_from_settings
+from queues.engine.api import Engine, options_from_settings
 from queues.engine.errors import QueueFull, QueueNotFound
 from queues.errors import Busy, OperationError
 from queues.models import ArchivedMessage, Message, Outcome, Queue, QueueCount, QueueTally, State, Subscription

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from queues.engine import Content, LocalQueue, PushRun
+from queues.engine.api import Content, LocalQueue, PushRun
 from queues.engine.message import Detail
 from wire.overhop.assignments import Assignments, Pushed
 from wire.overhop.codec.decoder import Decoder

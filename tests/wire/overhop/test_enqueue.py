@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from queues.engine import Publisher, QueueFull, StoreUnavailable
+from queues.engine.api import Publisher, QueueFull, StoreUnavailable
 from wire.overhop.codec.encoder import err, ok
 from wire.overhop.codec.fields import forbidden
 from wire.overhop.codec.names import Code

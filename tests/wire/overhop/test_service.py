@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from queues.engine import Destination, Grant
+from queues.engine.api import Destination, Grant
 from queues.reach import Operation
 from tests.waiting import PATIENCE
 from wire.overhop.codec.fields import DomainError

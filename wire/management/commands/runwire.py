@@ -11,7 +11,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
-from queues.engine import options_from_settings
+from queues.engine.api import options_from_settings
 from queues.reach import Protocol
 from wire.checks import check_unguarded
 from wire.management.serving import ServerCommand, add_listeners, address, argument, queue_of

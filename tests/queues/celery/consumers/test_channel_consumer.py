@@ -18,7 +18,7 @@ from queues.celery.consumers.channel_consumer import (
     Received,
 )
 from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
-from queues.engine import LocalQueue, Push
+from queues.engine.api import LocalQueue, Push
 
 PREFETCH = 8
 

@@ -34,7 +34,7 @@ from queues.celery.django_tasks.framework import (
     task_finished,
     task_started,
 )  # fmt: skip
-from queues.engine import StoreUnavailable
+from queues.engine.api import StoreUnavailable
 from queues.models import Message, Queue, State, TaskRun
 from tests.queues.celery.django_tasks import sample
 from tests.queues.celery.django_tasks.conftest import TASKS, StartWorker

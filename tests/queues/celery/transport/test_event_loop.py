@@ -10,7 +10,7 @@ import pytest
 from kombu.asynchronous import Hub
 
 from queues.celery.transport import channel
-from queues.engine import LocalQueue
+from queues.engine.api import LocalQueue
 from tests.queues.celery.transport.conftest import Connect
 from tests.queues.celery.transport.tables import Got, Tables
 from tests.queues.celery.transport.test_consuming import BILLS, ORDERS, send

@@ -30,7 +30,7 @@ from queues.celery.transport.envelope import MessageRow
 from queues.celery.transport.errors import InvalidBroker
 from queues.celery.transport.publishing import ConnectionPublisher
 from queues.celery.transport.store_connection import StoreConnection
-from queues.engine import NotMigrated
+from queues.engine.api import NotMigrated
 from queues.engine.cluster.notifications.formats import FOLLOWING, Ready
 from queues.models import Queue as StoredQueue
 from tests.queues.celery.transport.blackhole import black_hole

@@ -12,7 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from queues.engine import Destination, DetailedMessage, Engine, PushRun, driver
+from queues.engine import driver
+from queues.engine.api import Destination, DetailedMessage, Engine, PushRun
 from queues.engine.cluster import membership as nodes
 from queues.engine.cluster import reaper
 from queues.engine.cluster.reaper import settle_predecessors

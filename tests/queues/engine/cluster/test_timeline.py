@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from queues.engine import Engine
+from queues.engine.api import Engine
 from queues.engine.clock import now
 from queues.engine.cluster import timeline
 from queues.engine.database import connect

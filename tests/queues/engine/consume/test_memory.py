@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from time import monotonic
 
-from queues.engine import DetailedMessage, Engine
+from queues.engine.api import DetailedMessage, Engine
 from queues.engine.consume.memory import OVERHEAD, Memory, weight
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from psycopg import AsyncConnection
 
-from queues.engine import DetailedMessage, Engine
+from queues.engine.api import DetailedMessage, Engine
 from queues.engine.settle import segments as segments_module
 from queues.engine.statements import statement
 from tests.queues.audit.spans import messages_of

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from queues.engine import Acks, Ask, Destination, Engine, Forward, Letters
+from queues.engine.api import Acks, Ask, Destination, Engine, Forward, Letters
 from queues.engine.errors import EngineError, MailboxClaimed, TooManyNames, Undeliverable
 from queues.engine.mailbox import service
 from queues.engine.mailbox.mailbox import Mailbox, PeerMessage

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from queues.engine import Engine, LocalQueue
+from queues.engine.api import Engine, LocalQueue
 from tests.queues.engine.conftest import Consumer, Producer, Store
 from tests.queues.engine.faults import Faults
 from tests.waiting import until

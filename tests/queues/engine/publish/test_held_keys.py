@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from queues.engine import DetailedMessage, Engine, StoreUnavailable
+from queues.engine.api import DetailedMessage, Engine, StoreUnavailable
 from tests.queues.engine.conftest import Producer, Store
 from tests.tables import lock_waits
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queues.engine import Destination, DetailedMessage, Engine
+from queues.engine.api import Destination, DetailedMessage, Engine
 from queues.engine.clock import now
 from queues.models import ApiKey
 from queues.operations.keys import create_key

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from queues.engine import DetailedMessage, Engine
+from queues.engine.api import DetailedMessage, Engine
 from queues.engine.publish import route_tallies
 from tests.queues.engine.conftest import MakeEngine, Producer, Store
 from tests.queues.engine.faults import Faults

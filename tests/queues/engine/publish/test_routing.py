@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from queues.engine import Destination, Engine
+from queues.engine.api import Destination, Engine
 from queues.engine.publish.routing import Routing
 from tests.queues.engine.conftest import Producer, Store
 from tests.queues.engine.faults import Faults

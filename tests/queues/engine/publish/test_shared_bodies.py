@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from queues.engine import Delivery, Engine, LocalQueue
+from queues.engine.api import Delivery, Engine, LocalQueue
 from queues.engine.consume.memory import OVERHEAD
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
 from tests.waiting import until

@@ -16,7 +16,7 @@ from django.db import connections, transaction
 
 from queues import api
 from queues.audit.verify import Verification, verify
-from queues.engine import Destination, DetailedMessage, Engine, LocalQueue, StoreUnavailable, Unstorable
+from queues.engine.api import Destination, DetailedMessage, Engine, LocalQueue, StoreUnavailable, Unstorable
 from queues.engine.settle.writer import SettlementWriter
 from queues.models import State
 from queues.operations import messages as message_operations

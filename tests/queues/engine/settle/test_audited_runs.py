@@ -8,7 +8,7 @@ from time import monotonic
 import psycopg
 import pytest
 
-from queues.engine import Engine, LocalQueue
+from queues.engine.api import Engine, LocalQueue
 from queues.engine.settle import segments as segments_module
 from queues.engine.settle.batches import run_work
 from tests.queues.engine.conftest import MakeEngine, Producer, Store, Worker

@@ -11,7 +11,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from queues.engine import Engine, Unstorable, audit
+from queues.engine import audit
+from queues.engine.api import Engine, Unstorable
 from queues.engine.clock import now
 from queues.engine.database import connect
 from queues.engine.faults import is_idle

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.rows import tuple_row
 
-from queues.engine import Engine, LocalQueue
+from queues.engine.api import Engine, LocalQueue
 from queues.engine.node import SLOTS, LocalNode
 from queues.engine.settle.batches import SettlementKind, Settlements, settle_parameters
 from queues.engine.settle.segments import OpenSegments, as_single

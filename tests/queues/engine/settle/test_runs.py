@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queues.engine import Engine, LocalQueue
+from queues.engine.api import Engine, LocalQueue
 from queues.engine.settle.batches import FEWEST, SettlementKind, Settlements, run_work
 from queues.engine.settle.segments import OpenSegments, Ranges
 from tests.queues.engine.conftest import MakeEngine, Producer, Store, Worker

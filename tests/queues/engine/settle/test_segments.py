@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.rows import tuple_row
 
-from queues.engine import Engine, LocalQueue
+from queues.engine.api import Engine, LocalQueue
 from queues.engine.clock import now
 from queues.engine.message import Content, Delivery, DetailedMessage
 from queues.engine.publish.destination import Destination

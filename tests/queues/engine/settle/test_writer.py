@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from queues.engine import Engine, LocalQueue
+from queues.engine.api import Engine, LocalQueue
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import Faults
 from tests.waiting import PATIENCE
