@@ -17,7 +17,7 @@ from brokersite.celery import app
 from brokersite.supervisor import Program
 
 #: Seconds that an answer may take, and between two questions that could not be asked.
-PATIENCE, PAUSE = 2.0, 0.2
+TIMEOUT, PAUSE = 2.0, 0.2
 
 
 def name() -> str:
@@ -45,7 +45,7 @@ async def _until_it_answers() -> None:
 def _answers() -> bool:
     try:
         with suppress(KombuError, OperationalError, OSError), app.connection_for_write() as connection:
-            return bool(app.control.ping(destination=[name()], timeout=PATIENCE, connection=connection))
+            return bool(app.control.ping(destination=[name()], timeout=TIMEOUT, connection=connection))
         time.sleep(PAUSE)
         return False
     finally:

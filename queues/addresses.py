@@ -7,10 +7,10 @@ from queues.reach import Operation, Protocol, may_reach
 from queues.texts import is_storable, shown
 
 #: Characters of a name, at most.
-LONGEST_NAME = 255
+MAX_NAME = 255
 KINDS = ("queue", "topic")
 #: Characters of a peer's name, at most.
-LONGEST_PEER = 240
+MAX_PEER = 240
 
 #: The error text for an address that the table of `queues.reach` does not allow.
 SYSTEMS = "names beginning with _ are the system's, and those of Celery's queues are Celery's"
@@ -45,8 +45,8 @@ def parse_target(text: str) -> tuple[str, str]:
         return parse_address(text)
     if problem := name_problem(name):
         raise InvalidAddress(text, problem)
-    if len(name) > LONGEST_PEER:
-        raise InvalidAddress(text, f"a peer's name has {LONGEST_PEER} characters at most")
+    if len(name) > MAX_PEER:
+        raise InvalidAddress(text, f"a peer's name has {MAX_PEER} characters at most")
     return kind, name
 
 
@@ -60,8 +60,8 @@ def name_problem(name: str) -> str | None:
     """The problem with the name of a queue or topic, or None."""
     if not name:
         return "the name is empty"
-    if len(name) > LONGEST_NAME:
-        return f"the name has {len(name)} characters, at most {LONGEST_NAME} are allowed"
+    if len(name) > MAX_NAME:
+        return f"the name has {len(name)} characters, at most {MAX_NAME} are allowed"
     if "\0" in name:
         return "the name has a NUL character, which cannot be stored"
     return None if is_storable(name) else "the name is not valid Unicode text"

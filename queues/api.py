@@ -36,12 +36,12 @@ from queues.texts import is_storable, json_text, shown
 __all__ = ["InvalidAddress", "InvalidMessage", "Outgoing", "QueueFull", "QueueNotFound", "publish", "publish_many"]
 
 #: Bytes of a key and of all headers as JSON, at most.
-LONGEST_KEY = 1024
-LARGEST_HEADERS = 64 * 1024
+MAX_KEY = 1024
+MAX_HEADERS = 64 * 1024
 #: The longest delay or time to live: 100 years.
-LONGEST_TIME = 100 * 365 * 86_400.0
-MOST_ATTEMPTS = 32_767
-HIGHEST_PRIORITY = 100
+MAX_TIME = 100 * 365 * 86_400.0
+MAX_ATTEMPTS = 32_767
+MAX_PRIORITY = 100
 
 Seconds = float | timedelta
 
@@ -210,9 +210,9 @@ def _row(message: Outgoing) -> Row:
     """A message as the statement takes it. Raises TypeError or InvalidMessage."""
     attempts = message.max_attempts
     if attempts is not None and (
-        not isinstance(attempts, int) or isinstance(attempts, bool) or not 0 <= attempts <= MOST_ATTEMPTS
+        not isinstance(attempts, int) or isinstance(attempts, bool) or not 0 <= attempts <= MAX_ATTEMPTS
     ):
-        raise InvalidMessage(f"max_attempts is {shown(attempts)}; it must be a whole number from 0 to {MOST_ATTEMPTS}.")
+        raise InvalidMessage(f"max_attempts is {shown(attempts)}; it must be a whole number from 0 to {MAX_ATTEMPTS}.")
     ttl = None if message.ttl is None else _seconds("ttl", message.ttl)
     if ttl == 0:
         raise InvalidMessage("ttl is 0; it must be more, or None for the queue's own.")
@@ -229,9 +229,9 @@ def _row(message: Outgoing) -> Row:
 
 
 def _priority(priority: object) -> int:
-    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > HIGHEST_PRIORITY:
+    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > MAX_PRIORITY:
         raise InvalidMessage(
-            f"priority is {shown(priority)}; it must be a whole number from -{HIGHEST_PRIORITY} to {HIGHEST_PRIORITY}."
+            f"priority is {shown(priority)}; it must be a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}."
         )
     return priority
 
@@ -267,8 +267,8 @@ def _key(key: object) -> str | None:
         raise TypeError(f"a message's key is a str, not {type(key).__name__}")
     if not is_storable(key):
         raise InvalidMessage("The key has a NUL character or is no Unicode text, and cannot be stored.")
-    if not 0 < (size := len(key.encode())) <= LONGEST_KEY:
-        raise InvalidMessage(f"The key has {size} bytes as UTF-8; it must have 1 to {LONGEST_KEY}.")
+    if not 0 < (size := len(key.encode())) <= MAX_KEY:
+        raise InvalidMessage(f"The key has {size} bytes as UTF-8; it must have 1 to {MAX_KEY}.")
     return key
 
 
@@ -283,8 +283,8 @@ def _headers(headers: object) -> str | None:
         text = json_text(dict(headers))
     except (TypeError, ValueError) as error:
         raise InvalidMessage(f"The headers cannot be written as JSON: {error}.") from error
-    if (size := len(text.encode())) > LARGEST_HEADERS:
-        raise InvalidMessage(f"The headers have {size} bytes as JSON; at most {LARGEST_HEADERS} are allowed.")
+    if (size := len(text.encode())) > MAX_HEADERS:
+        raise InvalidMessage(f"The headers have {size} bytes as JSON; at most {MAX_HEADERS} are allowed.")
     return text
 
 
@@ -293,6 +293,6 @@ def _seconds(name: str, value: object) -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} is seconds or a timedelta, not {type(value).__name__}")
-    if not 0 <= value <= LONGEST_TIME:
-        raise InvalidMessage(f"{name} is {shown(value)} seconds; it must be from 0 to {LONGEST_TIME:.0f}.")
+    if not 0 <= value <= MAX_TIME:
+        raise InvalidMessage(f"{name} is {shown(value)} seconds; it must be from 0 to {MAX_TIME:.0f}.")
     return float(value)

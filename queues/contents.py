@@ -8,7 +8,7 @@ from msgpack import packb, unpackb  # type: ignore[import-untyped]
 
 #: Containers inside each other, at most.
 DEEPEST = 62
-LEAST, MOST = -(2**63), 2**63 - 1
+MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
 
 
 class NoSuchContent(ValueError):
@@ -32,7 +32,7 @@ def canonical_msgpack(body: bytes) -> bytes:
 def _sorted(value: Any, levels: int) -> Any:
     if isinstance(value, float):
         raise NoSuchContent(f"it has a float: {value!r}")
-    if isinstance(value, int) and not LEAST <= value <= MOST:
+    if isinstance(value, int) and not MIN_INTEGER <= value <= MAX_INTEGER:
         raise NoSuchContent(f"it has an integer of more than 64 bits with a sign: {value}")
     if isinstance(value, dict | list) and not levels:
         raise NoSuchContent(f"its containers are nested more than {DEEPEST} deep")

@@ -25,7 +25,7 @@ from queues.models.periodic import encode_payload
 logger = logging.getLogger(__name__)
 
 #: Seconds between two looks, at most: a row changed without a notification is seen by then.
-LONGEST_WAIT = 60.0
+MAX_WAIT = 60.0
 #: Seconds between two looks, at least: a due row may be in another node's hands for a moment.
 SHORTEST_WAIT = 0.1
 #: Waits before the next look while the database is away.
@@ -56,9 +56,9 @@ def _seconds_left(using: str) -> float:
     planned = PeriodicJob.objects.using(using).filter(enabled=True, next_run_at__isnull=False)
     first = planned.order_by("next_run_at").annotate(now=Now(output_field=MomentField())).first()
     if first is None or first.next_run_at is None:
-        return LONGEST_WAIT
+        return MAX_WAIT
     left: float = first.next_run_at.timestamp() - first.now.timestamp()
-    return min(max(left, 0.0), LONGEST_WAIT)
+    return min(max(left, 0.0), MAX_WAIT)
 
 
 def publish_job(job: PeriodicJob, using: str = DEFAULT_DB_ALIAS) -> int | None:

@@ -22,7 +22,7 @@ from queues.models.moment import MomentField
 #: The fields after a change of which a row is planned anew.
 PLANNED_BY = frozenset({"cron", "timezone", "enabled"})
 #: Characters of an error that a row keeps.
-LONGEST_ERROR = 1000
+MAX_ERROR = 1000
 #: Rows that are run in one transaction.
 BATCH = 100
 
@@ -55,7 +55,7 @@ def run_due(rows: QuerySet[Any], run: Callable[[Any], Any], last: str, refused: 
                 setattr(row, last, made[-1])
                 row.last_run_at, row.last_error = row.now, ""
             except (BrokerError, ValueError) as error:
-                row.last_error = refused.format(error)[:LONGEST_ERROR]
+                row.last_error = refused.format(error)[:MAX_ERROR]
         _plan_after(row, row.now)
         if before != [getattr(row, field) for field in fields]:
             row.save(using=rows.db, update_fields=fields)

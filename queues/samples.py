@@ -19,7 +19,7 @@ from queues.store import query, query_within
 #: Stands for all queues together.
 ALL_QUEUES = 0
 #: Queues that get a sample in one minute, the busiest: clients decide how many queues there are.
-MOST_QUEUES = 2000
+MAX_QUEUES = 2000
 #: Hours for which there is a sample a minute.
 MINUTES_KEPT = 25
 MINUTE, HOUR = 60.0, 3600.0
@@ -29,7 +29,7 @@ READ_LIMIT = 2000
 
 def take_sample(using: str = DEFAULT_DB_ALIAS) -> int:
     """Take this minute's sample unless it was taken; returns how many rows were written. Two statements."""
-    return _in_turn("sample", using, most=MOST_QUEUES)
+    return _in_turn("sample", using, most=MAX_QUEUES)
 
 
 def thin_samples(using: str = DEFAULT_DB_ALIAS) -> int:

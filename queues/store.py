@@ -13,7 +13,7 @@ from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFail
 from psycopg.types.datetime import TimestamptzLoader
 
 from queues.engine.cluster.notifications import formats
-from queues.engine.faults import MOST_REPEATS
+from queues.engine.faults import MAX_REPEATS
 from queues.engine.statements import ALL
 from queues.engine.statements import DIRECTORY as ENGINE_DIRECTORY
 from queues.errors import BrokerError, Busy
@@ -100,7 +100,7 @@ def whole(work: Callable[[], T], using: str) -> T:
     if connections[using].in_atomic_block:
         with transaction.atomic(using=using):
             return work()
-    for _ in range(1 + MOST_REPEATS):
+    for _ in range(1 + MAX_REPEATS):
         try:
             with transaction.atomic(using=using):
                 return work()

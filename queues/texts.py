@@ -11,7 +11,7 @@ _REFUSED = re.compile("[\0\ud800-\udfff]")
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 #: Stands where a part of a text was left out.
 GAP = " […] "
-LONGEST_SHOWN = 100
+MAX_SHOWN = 100
 #: Levels of lists and objects in a column of JSON.
 DEEPEST = 500
 
@@ -36,7 +36,7 @@ def shown(value: object) -> str:
         text = repr(value)
     except Exception:  # a whole number of 5,000 digits has none
         return f"one of type {type(value).__name__}"
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def depth(value: Any) -> int:

@@ -8,11 +8,11 @@ from collections import OrderedDict
 #: Failures that cost nothing, for a person who mistypes.
 FREE = 3
 FIRST_DELAY = 0.1
-LONGEST_DELAY = 5.0
+MAX_DELAY = 5.0
 #: Seconds after which one failure is forgiven.
 FORGIVE = 10.0
 #: Addresses that are remembered: those that failed last.
-MOST_ADDRESSES = 10_000
+MAX_ADDRESSES = 10_000
 
 
 class FailureThrottle:
@@ -28,7 +28,7 @@ class FailureThrottle:
         count, last = self._failures.pop(address, (0.0, now))
         count = max(0.0, count - (now - last) / FORGIVE) + 1
         self._failures[address] = count, now
-        if len(self._failures) > MOST_ADDRESSES:
+        if len(self._failures) > MAX_ADDRESSES:
             self._failures.popitem(last=False)
         return _delay(count)
 
@@ -39,4 +39,4 @@ class FailureThrottle:
 
 
 def _delay(count: float) -> float:
-    return 0.0 if count <= FREE else min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(count - FREE - 1, 16))
+    return 0.0 if count <= FREE else min(MAX_DELAY, FIRST_DELAY * 2.0 ** min(count - FREE - 1, 16))

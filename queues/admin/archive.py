@@ -73,12 +73,12 @@ class ArchivedMessageAdmin(MessageColumns):
         if message.payload is None:
             return None
         data = bytes(message.payload)
-        return data[: payload.MOST_SHOWN], len(data)
+        return data[: payload.MAX_SHOWN], len(data)
 
     @admin.display(description="result")
     def result_shown(self, message: ArchivedMessage) -> str:
         if message.result is None:
             return "none"
         data = bytes(message.result)
-        kind, text = payload.shown(data[: payload.MOST_SHOWN], len(data), Content.MSGPACK)
+        kind, text = payload.shown(data[: payload.MAX_SHOWN], len(data), Content.MSGPACK)
         return format_html("<pre>{}</pre><p>{}</p>", text, kind)

@@ -26,7 +26,7 @@ TICKS, MOMENTS = 4, 8
 #: Okabe's and Ito's colours, and the patterns of lines in them.
 COLOURS = ("#0072b2", "#e69f00", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2", "10 4")
-LONGEST_NAME = 26
+MAX_NAME = 26
 
 Format = Callable[[float], str]
 
@@ -249,7 +249,7 @@ def timeline(
 
 def _short(name: str) -> str:
     """A name that fits beside a bar."""
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
 
 
 def sparkline(words: str, values: Sequence[float | None]) -> SafeString:

@@ -18,7 +18,7 @@ from queues.admin.filters import ChoiceFilter
 from queues.admin.keyset import KeysetAdmin, KeysetChangeList
 from queues.admin.links import page_of
 from queues.admin.recorded import object_action, row_action
-from queues.engine.api import LATEST, MOST_LISTED
+from queues.engine.api import LATEST, MAX_LISTED
 from queues.models import Connection
 from queues.operations import connections as operations
 from queues.reach import Protocol
@@ -92,8 +92,8 @@ class ConnectionAdmin(KeysetAdmin):
                 for one in totals
             ],
             "late": any(one.age > operations.LATE for one in totals),
-            "cut": any(one.listed < one.connections for one in totals), "most": MOST_LISTED, "latest": LATEST,
-            "others": operations.others(), "most_others": operations.MOST_OTHERS,
+            "cut": any(one.listed < one.connections for one in totals), "most": MAX_LISTED, "latest": LATEST,
+            "others": operations.others(), "most_others": operations.MAX_OTHERS,
         }  # fmt: skip
 
     # Columns.

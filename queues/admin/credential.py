@@ -72,7 +72,7 @@ class RotateForm(forms.Form):
     """The time for which the value before is accepted beside the new one."""
 
     hours = forms.FloatField(
-        min_value=0, max_value=keys.LONGEST_GRACE.total_seconds() / 3600, initial=24, label="Accept the old key, hours",
+        min_value=0, max_value=keys.MAX_GRACE.total_seconds() / 3600, initial=24, label="Accept the old key, hours",
         help_text="0: it is refused at once. Connections that were made with it go on until they end.",
     )  # fmt: skip
 

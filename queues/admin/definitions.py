@@ -29,7 +29,7 @@ SECTIONS: Mapping[str, tuple[str, ...]] = {
     "periodic_jobs": ("add_periodicjob", "change_periodicjob"), "api_keys": ("change_apikey",),
 }  # fmt: skip
 #: Bytes of a file.
-LARGEST = 4 << 20
+MAX_BYTES = 4 << 20
 
 
 def _has(request: HttpRequest, *names: str) -> bool:
@@ -81,9 +81,9 @@ def _given(request: HttpRequest) -> str:
     """The text of the form or its file. Raises InvalidDefinitions."""
     file = request.FILES.get("file")
     text = request.POST.get("text", "")
-    data = text.encode(errors="surrogatepass") if file is None else bytes(file.read(LARGEST + 1))
-    if len(data) > LARGEST:
-        raise InvalidDefinitions(f"They have more than {LARGEST >> 20} MiB; use manage.py definitions import.")
+    data = text.encode(errors="surrogatepass") if file is None else bytes(file.read(MAX_BYTES + 1))
+    if len(data) > MAX_BYTES:
+        raise InvalidDefinitions(f"They have more than {MAX_BYTES >> 20} MiB; use manage.py definitions import.")
     return text if file is None else decode_definitions(data)
 
 

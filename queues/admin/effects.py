@@ -9,7 +9,7 @@ from queues.admin.charts import format_seconds
 from queues.models import Overflow, Queue, Retention
 
 #: Waits that are written out.
-MOST_WAITS = 5
+MAX_WAITS = 5
 
 
 def effects(queue: Queue) -> dict[str, str]:
@@ -31,11 +31,11 @@ def _max_attempts(queue: Queue) -> str:
 def _retry_backoff(queue: Queue) -> str:
     if not queue.retry_backoff:
         return "A returned message is delivered again at once."
-    most = queue.max_attempts - 1 if queue.max_attempts else MOST_WAITS
-    waits = [min(queue.retry_backoff * 2**n, queue.retry_backoff_cap) for n in range(min(most, MOST_WAITS))]
+    most = queue.max_attempts - 1 if queue.max_attempts else MAX_WAITS
+    waits = [min(queue.retry_backoff * 2**n, queue.retry_backoff_cap) for n in range(min(most, MAX_WAITS))]
     if not waits:
         return "There is no second delivery."
-    more = "" if most <= MOST_WAITS and queue.max_attempts else " and so on"
+    more = "" if most <= MAX_WAITS and queue.max_attempts else " and so on"
     return f"It waits {', '.join(map(_time, waits))}{more} between deliveries."
 
 

@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from queues.models import AuditChain, Queue, State
 
 #: Queues offered for a choice; with more, one comes here from the list of queues.
-MOST_OFFERED = 50
+MAX_OFFERED = 50
 
 
 class OfferedFilter(admin.SimpleListFilter):
@@ -23,8 +23,8 @@ class OfferedFilter(admin.SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         rows, chosen = self.model.objects.values_list("pk", "name"), self.value()
-        found = list(rows[: MOST_OFFERED + 1])
-        if len(found) > MOST_OFFERED:
+        found = list(rows[: MAX_OFFERED + 1])
+        if len(found) > MAX_OFFERED:
             found = list(rows.filter(pk=number(chosen))) if chosen else []
         return [(str(pk), name) for pk, name in found]
 

@@ -11,7 +11,7 @@ from queues.admin.charts import COLOURS, format_number, format_rate
 from queues.operations.flows import Edge, EdgeKind, Flows
 
 COLUMN, BOX, ROW, BOX_HEIGHT, MARGIN = 250, 174, 46, 34, 34
-LONGEST = 23
+MAX_LABEL = 23
 HEADS = ("Topics", "Queues and peers", "Consumers", "Dead letters")
 #: The kind of a way to consumers, and the beginning of their name.
 CONSUMED, CONSUMERS = "consumed by", "consumers of "
@@ -215,7 +215,7 @@ def _figures(flows: Flows, address: str) -> str:
 def _label(address: str) -> str:
     name = "consumers" if address.startswith(CONSUMERS) else address.partition(":")[2]
     name = f"peer {name}" if address.startswith("peer:") else name
-    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+    return name if len(name) <= MAX_LABEL else f"{name[: MAX_LABEL - 1]}…"
 
 
 def _words(flows: Flows) -> str:

@@ -30,7 +30,7 @@ from queues.times import duration
 
 VIEW, END_BACKEND = "queues.view_queue", "queues.end_backend"
 #: Queues with a line of their own.
-MOST_QUEUES = 10
+MAX_QUEUES = 10
 #: Pages where problems are dealt with: the words of the link, the page, and what it is asked for besides.
 PAGES: Mapping[str, tuple[str, str]] = {
     "chain": ("Chain", "auditchain_change"), "run": ("Run", "etlrun_change"),
@@ -170,7 +170,7 @@ def _busiest(state: BrokerState) -> list[dict[str, Any]]:
             "queue": queue, "in": format_rate(queue.in_rate), "out": format_rate(queue.out_rate),
             "oldest": duration(state.oldest[queue.id]) if queue.id in state.oldest else "-",
         }
-        for queue in nsmallest(MOST_QUEUES, state.overview.queues, busy)
+        for queue in nsmallest(MAX_QUEUES, state.overview.queues, busy)
     ]  # fmt: skip
 
 

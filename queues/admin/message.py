@@ -30,7 +30,7 @@ def _previewed(what: BulkAction, description: str, permission: str = "operate") 
 
     @admin.action(description=description, permissions=[permission])
     def preview(model_admin: ModelAdmin, request: HttpRequest, queryset: QuerySet[Message]) -> HttpResponse:
-        rows = queryset.order_by("id").values_list("id", "origin_id")[: bulk.MOST_SELECTED]
+        rows = queryset.order_by("id").values_list("id", "origin_id")[: bulk.MAX_SELECTED]
         return HttpResponseRedirect(operate_address(what, [origin or id for id, origin in rows]))
 
     return preview
@@ -83,7 +83,7 @@ class MessageAdmin(MessageColumns):
         return {"may_publish": self.has_operate_permission(request), "find": _find(request)}
 
     def payload_start(self, message: Any) -> tuple[bytes, int]:
-        start = Message.objects.filter(pk=message.pk).values_list(payload.head(payload.MOST_SHOWN)).first()
+        start = Message.objects.filter(pk=message.pk).values_list(payload.head(payload.MAX_SHOWN)).first()
         return (bytes(start[0]), message.payload_size) if start else (b"", 0)
 
     number = column("message", lambda message: message.origin_id or message.pk)

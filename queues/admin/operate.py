@@ -37,7 +37,7 @@ class OperateForm(forms.Form):
     """The arguments of an action, beside its messages."""
 
     target = forms.CharField(max_length=255, label="To the queue", help_text="Its name.")
-    delay = forms.FloatField(min_value=0.001, max_value=bulk.LONGEST_DELAY, label="For seconds")
+    delay = forms.FloatField(min_value=0.001, max_value=bulk.MAX_DELAY, label="For seconds")
     typed = forms.CharField(
         label="Name of the queue", help_text="Deleted messages are gone. Type the name of their queue to confirm.",
         widget=forms.TextInput(attrs={"autocomplete": "off"}), strip=False,
@@ -147,7 +147,7 @@ def _asked(request: HttpRequest) -> tuple[BulkAction, Criteria]:
     ids = request.GET.getlist(IDS)
     if not ids or not all(map(ID.fullmatch, ids)):
         raise OperationError("Select at least one message.")
-    selected = tuple(map(int, ids))[: bulk.MOST_SELECTED + 1]
+    selected = tuple(map(int, ids))[: bulk.MAX_SELECTED + 1]
     queue = criteria.queue or (_queue_of(selected) if destroys(action) else "")
     state = criteria.state if criteria.state == FINISHED else ""
     return action, Criteria(ids=selected, queue=queue, state=state)

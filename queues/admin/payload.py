@@ -16,11 +16,11 @@ from queues.models import Content, JobLogLine
 from queues.times import clock
 
 #: Bytes of a payload that a page shows, and of one in hexadecimal.
-MOST_SHOWN = 64 * 1024
-MOST_HEX = 4 * 1024
+MAX_SHOWN = 64 * 1024
+MAX_HEX = 4 * 1024
 PREVIEW = 60
 #: Characters of a task's summary.
-MOST_TASK = 1000
+MAX_TASK = 1000
 
 
 def head(length: int) -> Func:
@@ -65,7 +65,7 @@ def shown(head: bytes, size: int, content: int | None = None) -> tuple[str, str]
     if complete and content == Content.LETTER and (value := _json(head)) is not None:
         return "peerbus envelope", value
     if (text := readable(head, complete)) is None:
-        part = head[:MOST_HEX]
+        part = head[:MAX_HEX]
         return f"hexadecimal{_of(len(part), size)}", hexadecimal(part)
     if complete and text[:1] in ("{", "[") and (value := _json(head)) is not None:
         return "JSON", value
@@ -93,7 +93,7 @@ def task_shown(content: int | None, headers: Any) -> str:
         return "-"
     arguments = ", ".join(str(headers[name]) for name in ("argsrepr", "kwargsrepr") if headers.get(name))
     more = [f"{name} {headers[name]}" for name in ("id", "retries", "eta", "expires", "origin") if headers.get(name)]
-    return f"{headers['task']} {arguments}; {', '.join(more)}"[:MOST_TASK]
+    return f"{headers['task']} {arguments}; {', '.join(more)}"[:MAX_TASK]
 
 
 def as_file(name: str, data: bytes) -> HttpResponse:

@@ -22,7 +22,7 @@ from queues.models import ArchivedMessage, Content, Message, Queue
 from queues.operations.audit_log import record
 
 #: Bytes of a body that a form shows for editing: larger ones are copied as they are.
-MOST_EDITED = 256 * 1024
+MAX_EDITED = 256 * 1024
 
 
 class PublishForm(forms.Form):
@@ -110,7 +110,7 @@ def _initial(model_admin: ModelAdmin, request: HttpRequest) -> dict[str, Any]:
         model_admin.message_user(request, "The body of this message is not there any more.", messages.WARNING)
         return {}
     body = bytes(row.payload)
-    if len(body) > MOST_EDITED:
+    if len(body) > MAX_EDITED:
         model_admin.message_user(request, "Its body is too large to be edited: copy the message.", messages.WARNING)
         return {}
     return _of_message(row, body)

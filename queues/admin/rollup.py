@@ -23,9 +23,9 @@ SPANS = {24: "last 24 hours", 168: "last 7 days"}
 OUTCOMES = ("acknowledged", "expired", "purged", "dropped", "removed", "dead_letters")
 LATENCIES = ("deliver_p50", "deliver_p95", "deliver_p99", "settle_p50", "settle_p95", "settle_p99")
 #: Queues with a bar of their own.
-MOST_QUEUES = 15
+MAX_QUEUES = 15
 #: Reasons, producers and consumers with a bar, by the names of their charts: title, unit.
-MOST_NAMES = 10
+MAX_NAMES = 10
 TOPS = {
     "reasons": ("Dead letters by reason", "dead letters"),
     "producers": ("Keys that published most", "messages"),
@@ -62,7 +62,7 @@ def detail_charts(hours: Sequence[datetime], queue: str = "") -> list[Chart]:
     places = _places(hours)
     rows = _by_hour(_found(hours, queue), hours, attempts=Sum("attempts"), bytes=Sum("bytes"))
     tops: dict[str, list[tuple[str, int]]] = {kind: [] for kind in TOPS}
-    asked = {"since": hours[0], "until": hours[-1], "queue": queue, "most": MOST_NAMES}
+    asked = {"since": hours[0], "until": hours[-1], "queue": queue, "most": MAX_NAMES}
     for kind, name, count in query("rollup_tops", DEFAULT_DB_ALIAS, **asked):
         tops[kind].append((name, count))
     return [
@@ -93,7 +93,7 @@ def _places(hours: Sequence[datetime]) -> list[str]:
 
 def _outcomes_by_queue(rows: Sequence[Figures]) -> Chart:
     ordered = sorted(rows, key=lambda row: (-sum(row[name] for name in OUTCOMES), row["queue"]))
-    shown, others = ordered[:MOST_QUEUES], ordered[MOST_QUEUES:]
+    shown, others = ordered[:MAX_QUEUES], ordered[MAX_QUEUES:]
     names = [row["queue"] for row in shown]
     if others:
         names.append(f"{len(others)} others")

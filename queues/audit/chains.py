@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, OperationalError, transaction
 
 from queues.audit.errors import AuditError, HeadNotLocked, NoSuchChain
-from queues.audit.events import MOST_ROWS, AuditEvent, AuditRecord, Head, append_parameters, columns
+from queues.audit.events import MAX_ROWS, AuditEvent, AuditRecord, Head, append_parameters, columns
 from queues.models import AuditChain
 from queues.store import query
 
@@ -62,7 +62,7 @@ def journal(chain: str, events: Sequence[AuditEvent], using: str = DEFAULT_DB_AL
     Takes no lock. Events keep the order in which they were noted, but events of a transaction that commits late
     come after others that were noted later and sealed before. Raises InvalidEvent.
     """
-    prepared = [columns(events[start : start + MOST_ROWS]) for start in range(0, len(events), MOST_ROWS)]
+    prepared = [columns(events[start : start + MAX_ROWS]) for start in range(0, len(events), MAX_ROWS)]
     with transaction.atomic(using=using, savepoint=False):
         for part in prepared:
             query("audit_journal", using, chain=chain, **part)
@@ -83,8 +83,8 @@ def seal(using: str = DEFAULT_DB_ALIAS) -> int:
     sealed = 0
     for chain in waiting(using):
         try:
-            moved = MOST_ROWS
-            while moved == MOST_ROWS:
+            moved = MAX_ROWS
+            while moved == MAX_ROWS:
                 moved = _seal_part(chain, using)
                 sealed += moved
         except (OperationalError, InterfaceError, RuntimeError):  # away, or called inside a transaction
@@ -99,7 +99,7 @@ def _seal_part(chain: str, using: str) -> int:
     with transaction.atomic(using=using, durable=True):
         # The head first: who waits for it finds afterwards what the one before has left.
         head = _lock(chain, using)
-        rows = sorted(query("audit_take", using, chain=chain, limit=MOST_ROWS))
+        rows = sorted(query("audit_take", using, chain=chain, limit=MAX_ROWS))
         if rows:
             _append_after(head, AuditRecord(AuditEvent(*row[1:]) for row in rows), using)
     return len(rows)

@@ -25,12 +25,12 @@ GENESIS = blake3(b"").hexdigest()
 
 #: Rows that one statement appends, and the first of several: while the server does it, the hashes of the next ones are
 #: computed, and for those of the first it waits.
-MOST_ROWS = 2048
+MAX_ROWS = 2048
 FIRST_ROWS = 512
 #: Bytes of an id as UTF-8, so that it fits into an index.
-LONGEST_ID = 2000
+MAX_ID = 2000
 #: Characters of an id that certainly fit.
-SHORT_ID = LONGEST_ID // 4
+SHORT_ID = MAX_ID // 4
 
 #: Texts before, between and after the fields of an event, by the marks that audit_block.sql puts there.
 _MARK = b"\0"
@@ -108,7 +108,7 @@ class AuditRecord:
                 start, room = start + len(some), room - len(some)
                 if not room:
                     yield part
-                    part, room = AuditRecord(), MOST_ROWS
+                    part, room = AuditRecord(), MAX_ROWS
         if part:
             yield part
 
@@ -183,12 +183,12 @@ def check_storable(ids: Sequence[str], others: Iterable[str]) -> None:
             everything.encode()
         except UnicodeEncodeError as error:
             raise InvalidEvent("it is not valid Unicode text") from error
-    if max(map(len, ids), default=0) > SHORT_ID and max(len(id.encode()) for id in ids) > LONGEST_ID:
-        raise InvalidEvent(f"its id has more than {LONGEST_ID} bytes")
+    if max(map(len, ids), default=0) > SHORT_ID and max(len(id.encode()) for id in ids) > MAX_ID:
+        raise InvalidEvent(f"its id has more than {MAX_ID} bytes")
 
 
 def append_parameters(head: Sequence[Any], record: AuditRecord) -> dict[str, Any]:
-    """The parameters of audit_append.sql for at least one event and up to MOST_ROWS, after a locked head.
+    """The parameters of audit_append.sql for at least one event and up to MAX_ROWS, after a locked head.
 
     `head` is the row that audit_head.sql returned in the same transaction, or `head_after` what was appended since.
     Raises InvalidEvent.

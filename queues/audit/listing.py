@@ -9,7 +9,7 @@ from django.db.models import BooleanField, Q, QuerySet
 from django.db.models.expressions import RawSQL
 
 from queues.audit.anchor import time_text
-from queues.audit.spans import MOST_SPAN, parse_span
+from queues.audit.spans import MAX_SPAN, parse_span
 from queues.models import AuditChain, AuditRow
 from queues.store import query
 
@@ -39,7 +39,7 @@ def rows_of(found: QuerySet[AuditRow], *records: str) -> QuerySet[AuditRow]:
     if not messages:
         return found.filter(record_id__in=records)
     # By one array, which the index of ids takes; letters may have any id, one that looks like a row's of a queue, too.
-    among = RawSQL(_OF_MESSAGES, (list(records), messages, MOST_SPAN), BooleanField())
+    among = RawSQL(_OF_MESSAGES, (list(records), messages, MAX_SPAN), BooleanField())
     return found.filter(among, Q(record_id__in=records) | Q(chain__name__startswith="queue:"))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 #: Messages of one row, at most: a search for one looks at rows that begin so far before it.
-MOST_SPAN: Final = 4096
+MAX_SPAN: Final = 4096
 
 _SPAN = re.compile(r"([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -46,14 +46,14 @@ def parse_span(record: str) -> range | None:
 def _spans(first: int, beyond: int) -> Iterator[str]:
     """The ids of rows that stand for the messages from the first on; only ids without a sign are joined."""
     while first < beyond:
-        last = first if first < 0 else min(first + MOST_SPAN, beyond) - 1
+        last = first if first < 0 else min(first + MAX_SPAN, beyond) - 1
         yield str(first) if last == first else f"{first}-{last}"
         first = last + 1
 
 
 def _end(ids: Sequence[int], at: int) -> int:
     """The place after the last of the ids that follow the one in this place without a gap."""
-    first, most = ids[at], min(len(ids) - at, MOST_SPAN)
+    first, most = ids[at], min(len(ids) - at, MAX_SPAN)
     if first < 0 or most == 1 or ids[at + 1] != first + 1:
         return at + 1
     # In ids that grow, as they do most often, no other one follows behind a gap.

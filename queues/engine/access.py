@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from queues.reach import LISTS, Operation, Protocol, covers, may_reach
 
 #: Remembered answers for a key; more are worked out anew.
-MOST_REMEMBERED = 1000
+MAX_REMEMBERED = 1000
 #: Bytes of the longest name whose answer is remembered.
-LONGEST_REMEMBERED = 1024
+MAX_REMEMBERED_NAME = 1024
 
 
 def key_digest(key: str, pepper: str) -> str:
@@ -45,7 +45,7 @@ class Grant:
             known = may_reach(protocol, operation, address, text) and any(
                 covers(getattr(self, patterns), address, text) for patterns in LISTS[operation]
             )
-            if len(self._answers) < MOST_REMEMBERED and len(name) <= LONGEST_REMEMBERED:
+            if len(self._answers) < MAX_REMEMBERED and len(name) <= MAX_REMEMBERED_NAME:
                 self._answers[asked] = known
         return known
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from queues.engine.access import ANONYMOUS, NOTHING, Grant, key_digest
 from queues.engine.backpressure import ReplyHolder
-from queues.engine.clients import LATEST, MOST_LISTED, ClientConnection, Clients, ClientSession
+from queues.engine.clients import LATEST, MAX_LISTED, ClientConnection, Clients, ClientSession
 from queues.engine.cluster.notifications.formats import FOLLOWING, Disconnected, Purge, Ready, SendableHint, Watched
 from queues.engine.consume.dispatch import Push, PushConsumer, PushRun, Waiter
 from queues.engine.consume.interest import COLD, COLD_SHARED
@@ -42,7 +42,7 @@ from queues.engine.errors import (
     Unstorable,
     UnsupportedServer,
 )
-from queues.engine.faults import MOST_REPEATS, Fault, fault_of, told
+from queues.engine.faults import MAX_REPEATS, Fault, fault_of, told
 from queues.engine.garbage import spare_garbage_collector
 from queues.engine.health import Health
 from queues.engine.mailbox.items import Acks, Ask, Forward, Letters
@@ -62,7 +62,7 @@ from queues.engine.options import EngineOptions, options_from_settings
 from queues.engine.policies import QueuePolicy
 from queues.engine.publish.destination import Destination
 from queues.engine.publish.publisher import Producer, Publisher
-from queues.engine.settle.batches import LONGEST_ERROR
+from queues.engine.settle.batches import MAX_ERROR
 from queues.engine.statements import ALL, NumberedStatement, array, number
 from queues.engine.statements import DIRECTORY as ENGINE_DIRECTORY
 from queues.engine.uuids import first_id, message_uuid

@@ -16,7 +16,7 @@ from psycopg.errors import PipelineAborted
 from psycopg.rows import TupleRow
 
 from queues.audit.errors import AuditError, InvalidEvent
-from queues.audit.events import MOST_ROWS, AuditEvent, AuditRecord, append_parameters, head_after
+from queues.audit.events import MAX_ROWS, AuditEvent, AuditRecord, append_parameters, head_after
 from queues.engine.database import Connection
 from queues.engine.driver import Answer
 from queues.engine.faults import Fault, fault_of, told
@@ -24,7 +24,7 @@ from queues.engine.health import Trouble
 from queues.engine.statements import statement
 
 __all__ = [
-    "MOST_ROWS", "AuditError", "AuditEvent", "AuditRecord", "ChainBroken", "ChainPosition", "InvalidEvent",
+    "MAX_ROWS", "AuditError", "AuditEvent", "AuditRecord", "ChainBroken", "ChainPosition", "InvalidEvent",
     "RecordedTransaction", "append_all", "has", "seal", "transaction", "trouble",
 ]  # fmt: skip
 
@@ -154,8 +154,8 @@ async def seal(connection: Connection) -> int:
     """
     sealed, broken = 0, None
     for chain, _ in await connection.rows("audit_waiting"):
-        moved = MOST_ROWS
-        while moved == MOST_ROWS:
+        moved = MAX_ROWS
+        while moved == MAX_ROWS:
             try:
                 moved = await _seal_part(connection, chain)
             except Exception as error:
@@ -174,7 +174,7 @@ async def _seal_part(connection: Connection, chain: str) -> int:
         # The head first: a transaction that waits for the lock then sees what the one before has left.
         recorded = RecordedTransaction(connection)
         await recorded.lock(chain)
-        rows = sorted(await connection.rows("audit_take", {"chain": chain, "limit": MOST_ROWS}))
+        rows = sorted(await connection.rows("audit_take", {"chain": chain, "limit": MAX_ROWS}))
         if rows:
             await recorded.append(chain, AuditRecord(AuditEvent(*row[1:]) for row in rows))
     return len(rows)

@@ -7,7 +7,7 @@ connections came, went or showed who they are. What the others do is told as oft
 (`watch`, by a notification that has to be repeated), and else once in `QUIET` seconds: each row that is written leaves
 a dead one, which stays for as long as something holds back vacuum.
 
-At most `MOST_LISTED` connections of a node have rows: the busiest when figures were told, and the latest; the totals by
+At most `MAX_LISTED` connections of a node have rows: the busiest when figures were told, and the latest; the totals by
 protocol are of all. A connection that ends before it is looked at is never written. The table is unlogged, so clients
 that come and go cost no write-ahead log, and its rows go with the node's.
 
@@ -34,7 +34,7 @@ from queues.engine.node import LocalNode
 from queues.engine.statements import array
 
 #: Connections of a node that have rows, at most, and how many of these are the latest, whatever they do.
-MOST_LISTED = 500
+MAX_LISTED = 500
 LATEST = 100
 #: Seconds between two looks at the connections; with very many, a look takes a twentieth of the time at most.
 LOOK = 2.0
@@ -44,7 +44,7 @@ QUIET, WATCHED = 60.0, 15.0
 #: Clients that are looked at before others have a turn.
 SLICE = 500
 #: Bytes of an address and of a name that are kept.
-LONGEST = 255
+MAX_TEXT = 255
 
 
 class ClientSession(Protocol):
@@ -289,17 +289,17 @@ class Clients:
     def _listed(self, anew: bool) -> list[ClientConnection]:
         """The clients that have rows: all, or those that had one already, chosen `anew` the busiest, and the latest."""
         clients = self._open.values()
-        if len(clients) <= MOST_LISTED:
+        if len(clients) <= MAX_LISTED:
             return list(clients)
         if anew:
-            kept = heapq.nlargest(MOST_LISTED - LATEST, clients, key=attrgetter("rate"))
+            kept = heapq.nlargest(MAX_LISTED - LATEST, clients, key=attrgetter("rate"))
         else:
             kept = [self._open[number] for number in self._written if number in self._open]
         known = set(kept)
         others = (client for client in reversed(clients) if client not in known)
-        return [*kept, *islice(others, MOST_LISTED - len(kept))]
+        return [*kept, *islice(others, MAX_LISTED - len(kept))]
 
 
 def _bounded(text: str) -> str:
     """A text from a client as the table can hold it."""
-    return text.encode("utf-8", "replace")[:LONGEST].decode("utf-8", "ignore").replace("\0", "\ufffd")
+    return text.encode("utf-8", "replace")[:MAX_TEXT].decode("utf-8", "ignore").replace("\0", "\ufffd")

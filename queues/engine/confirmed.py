@@ -15,7 +15,7 @@ from queues.engine.statements import array
 
 #: Seconds between two messages that are remembered, and how many.
 APART = 1.0
-MOST = 900
+MAX_CONFIRMED = 900
 #: Seconds by which the clocks of two servers may differ.
 MARGIN = 1.0
 
@@ -36,7 +36,7 @@ class Confirmations:
 
     def __init__(self) -> None:
         self._last: Confirmed | None = None
-        self._earlier: deque[Confirmed] = deque(maxlen=MOST)
+        self._earlier: deque[Confirmed] = deque(maxlen=MAX_CONFIRMED)
         self._next = 0.0
 
     def note(self, id: int, queue: int, since: float | None) -> None:

@@ -16,7 +16,7 @@ from psycopg.rows import TupleRow
 from queues.engine.errors import EngineError, Later
 
 #: Repetitions of work after a deadlock, a failed serialization or a timeout; then it is taken apart.
-MOST_REPEATS = 3
+MAX_REPEATS = 3
 
 #: Errors of a server that serves no client for now, by SQLSTATE or its class.
 REFUSALS = {

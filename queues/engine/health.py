@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 MANY_RESTARTS = 3
 RESTARTS_WITHIN = 60.0
 #: Lines about isolated failures of one kind of unit within so many seconds; more are counted only.
-MOST_LINES = 20
+MAX_LINES = 20
 LINES_WITHIN = 10.0
 
 
@@ -69,11 +69,11 @@ class Health:
     def _may_log(self, unit: str) -> bool:
         since, lines = self._lines.get(unit, (0.0, 0))
         if now() - since > LINES_WITHIN:
-            if lines > MOST_LINES:
-                logger.error("%d more failures of a %s were not logged", lines - MOST_LINES, unit)
+            if lines > MAX_LINES:
+                logger.error("%d more failures of a %s were not logged", lines - MAX_LINES, unit)
             since, lines = now(), 0
         self._lines[unit] = since, lines + 1
-        return lines < MOST_LINES
+        return lines < MAX_LINES
 
     def guard(self, unit: str, owner: object, call: Callable[..., Any], *arguments: Any) -> bool:
         """Call what belongs to one session, which alone is to suffer if that raises: its connection is ended, if

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from queues.backoff import Backoff
 from queues.engine.database import Connection
-from queues.engine.faults import MOST_REPEATS, Fault, fault_of, is_idle, told
+from queues.engine.faults import MAX_REPEATS, Fault, fault_of, is_idle, told
 from queues.engine.health import Health, Trouble
 
 P = TypeVar("P")
@@ -25,7 +25,7 @@ RETRY = Backoff(0.05, 5.0)
 REPEAT_AFTER = 0.02
 
 
-class Patience:
+class StoreBackoff:
     """Pauses that grow until something has really been done."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ async def _attempt(part: P, write: Callable[[P], Awaitable[None]], connection: C
             fault = fault_of(error, connection)
             if fault is Fault.LOST or not is_idle(connection):
                 raise
-            if fault is not Fault.REPEAT or repeats == MOST_REPEATS:
+            if fault is not Fault.REPEAT or repeats == MAX_REPEATS:
                 return error
             repeats += 1
             await asyncio.sleep(REPEAT_AFTER * repeats * random.uniform(0.5, 1.5))

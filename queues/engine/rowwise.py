@@ -19,9 +19,9 @@ from queues.engine.statements import ALL, array
 
 Rows = list[tuple[Any, ...]]
 #: Rows that fail without one that does not, after which the statement is to blame and no row.
-MOST_FAILURES = 50
+MAX_FAILURES = 50
 #: Rows that are passed over, at most: they go into each statement.
-MOST_PASSED = 1000
+MAX_PASSED = 1000
 
 
 class Rowwise:
@@ -71,13 +71,13 @@ class Rowwise:
 
         def refuse(ids: list[int], why: Exception) -> None:
             failed[ids[0]] = why
-            if not done and len(failed) == MOST_FAILURES:
+            if not done and len(failed) == MAX_FAILURES:
                 parts.clear()
 
         refused = await carry_out(parts, write, halves, refuse, connection, in_order=False)
         if refused is not None:
             raise refused
-        if not done and len(failed) in (0, MOST_FAILURES):
+        if not done and len(failed) in (0, MAX_FAILURES):
             raise error
         for id, why in failed.items():
             await self._set_aside(connection, id, units[id], why, more.get("node"))
@@ -98,7 +98,7 @@ class Rowwise:
             except Exception as error:
                 if fault_of(error, connection) is not Fault.BAD or not is_idle(connection):
                     raise
-        if len(self._passed) < MOST_PASSED:
+        if len(self._passed) < MAX_PASSED:
             self._passed[id] = None
 
 

@@ -22,7 +22,7 @@ from queues.engine.database import LOST, Connection, answers, watch
 from queues.engine.errors import EngineError, OutcomeUnknown, StoreUnavailable
 from queues.engine.faults import Fault, fault_of, is_idle, passes, told
 from queues.engine.health import Health, Trouble
-from queues.engine.isolation import Patience
+from queues.engine.isolation import StoreBackoff
 from queues.engine.message import Counts
 from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
@@ -91,7 +91,7 @@ class Supervisor:
     _back_at: float = 0.0
     #: The count of writes when the database last came back.
     _written_before: int = 0
-    _patience: Patience = field(default_factory=Patience)
+    _backoff: StoreBackoff = field(default_factory=StoreBackoff)
     task: asyncio.Task[None] | None = None
 
     # Begin and end.
@@ -99,7 +99,7 @@ class Supervisor:
     async def start(self, *, patient: bool) -> None:
         """Connect, and begin; with `patient`, wait for a server that takes no connections, or no writes, for now.
         Raises as `Engine.start`."""
-        pauses, said = Patience(), ""
+        pauses, said = StoreBackoff(), ""
         while True:
             try:
                 await self._open()
@@ -163,11 +163,11 @@ class Supervisor:
     async def _keep_running(self, job: EngineJob) -> None:
         """Run a job again when something has failed in it, after growing pauses. Raises when its connection is lost."""
         connection = self._connections[job.purpose]
-        patience, trouble = Patience(), Trouble(f"The engine's {job.name} does not work", "job")
+        backoff, trouble = StoreBackoff(), Trouble(f"The engine's {job.name} does not work", "job")
         loop = asyncio.get_running_loop()
 
         def works() -> None:
-            patience.reset()
+            backoff.reset()
             self._health.end(trouble)
 
         while True:
@@ -183,7 +183,7 @@ class Supervisor:
                 self._health.begin(trouble, told(error))
             finally:
                 working.cancel()
-            await patience.wait()
+            await backoff.wait()
 
     async def _come_back(self) -> None:
         """Reconnect, with growing pauses."""
@@ -191,9 +191,9 @@ class Supervisor:
         self._health.forget()
         self._engine.end_life()
         if self._written() != self._written_before or now() - self._back_at > STEADY:
-            self._patience.reset()
+            self._backoff.reset()
         else:  # nothing could be written since the last time
-            await self._patience.wait()
+            await self._backoff.wait()
         while True:
             try:
                 await self._open()
@@ -203,7 +203,7 @@ class Supervisor:
                     unforeseen = not isinstance(error, psycopg.Error | EngineError)
                     text = str(error).strip().split("\n")[0]
                     logger.warning("the database cannot be used: %s", text, exc_info=unforeseen)
-                await self._patience.wait()
+                await self._backoff.wait()
             else:
                 logger.info("the database is back; this is node %d now", self._node.id)
                 return

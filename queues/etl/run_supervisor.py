@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 #: The least seconds between two heartbeats of a run.
 HEARTBEAT = 1.0
 #: Seconds that the end of a run waits for the database to come back.
-PATIENCE = 300.0
+TIMEOUT = 300.0
 AWAY = (OperationalError, InterfaceError)
 
 
@@ -148,7 +148,7 @@ class RunSupervisor:
         """Write the end as soon as the database is there. Raises OperationalError when it does not come back."""
         values = {**self._waiting, **fields, "state": state, "ended_at": Now(), "heartbeat_at": Now()}
         rows = EtlRun.objects.using(self.using).filter(pk=self.run.pk, state=EtlState.RUNNING)
-        deadline = monotonic() + PATIENCE
+        deadline = monotonic() + TIMEOUT
         while True:
             try:
                 rows.update(**values)

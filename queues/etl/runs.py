@@ -16,7 +16,7 @@ from queues import extras
 from queues.etl import runner
 from queues.etl.errors import NoSpark, NoSuchRun, NotRunning, OutputBusy
 from queues.etl.options import RunOptions, default_output
-from queues.etl.run_supervisor import PATIENCE, this_process
+from queues.etl.run_supervisor import TIMEOUT, this_process
 from queues.models import EtlRun, EtlState
 from queues.models.etl import UNFINISHED
 from queues.models.moment import aware
@@ -31,7 +31,7 @@ UNTAKEN = timedelta(hours=1)
 SKEW = 60.0
 #: Time after which a process of this host that goes on, but gives no sign of life, does other things: a Celery worker
 #: outlives its tasks, and has waited for the database as long as the end of a run does.
-GIVEN_UP = timedelta(seconds=2 * PATIENCE + 120)
+GIVEN_UP = timedelta(seconds=2 * TIMEOUT + 120)
 
 
 def create(

@@ -15,12 +15,12 @@ from queues.models.etl import UNFINISHED
 from queues.settings import settings
 
 #: Seconds beyond a run's own time limit after which Celery ends its task, first kindly and then by force.
-PATIENCE, FORCE = 60, 120
+TIMEOUT, FORCE = 60, 120
 
 
 @shared_task(  # type: ignore[untyped-decorator]
     name="queues.etl.run",
-    soft_time_limit=int(settings.BROKER_ETL_TIMEOUT) + PATIENCE,
+    soft_time_limit=int(settings.BROKER_ETL_TIMEOUT) + TIMEOUT,
     time_limit=int(settings.BROKER_ETL_TIMEOUT) + FORCE,
 )
 def run_etl(run: int) -> None:

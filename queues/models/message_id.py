@@ -9,7 +9,7 @@ from django.db.models.expressions import Col, Combinable
 from django.db.models.lookups import In, IntegerFieldExact, IntegerGreaterThan, IntegerGreaterThanOrEqual
 
 #: Messages of a segment, at most; they have ids one after the other.
-LARGEST_SEGMENT = 4096
+MAX_SEGMENT = 4096
 LEAST_ID, GREATEST_ID = -(1 << 63), (1 << 63) - 1
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class _Beyond(_ReachesSegments):
     segments = "> %s"
 
     def near(self, value: Any) -> Any:
-        return max(value - LARGEST_SEGMENT, LEAST_ID)
+        return max(value - MAX_SEGMENT, LEAST_ID)
 
 
 for reach, lookup in (

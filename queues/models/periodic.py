@@ -17,8 +17,8 @@ from queues.models.queue import QueueKind
 from queues.settings import settings
 from queues.texts import depth, json_text
 
-LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
-MOST_ATTEMPTS = 32_767
+LOWEST_PRIORITY, MAX_PRIORITY = -100, 100
+MAX_ATTEMPTS = 32_767
 #: Lists and objects in each other, at most: with its envelope a job must not be deeper than Overhop allows.
 DEEPEST_PAYLOAD = 60
 
@@ -59,13 +59,13 @@ class PeriodicJob(CronSchedule):
     priority = models.SmallIntegerField(
         default=0,
         db_default=0,
-        validators=(MinValueValidator(LOWEST_PRIORITY), MaxValueValidator(HIGHEST_PRIORITY)),
+        validators=(MinValueValidator(LOWEST_PRIORITY), MaxValueValidator(MAX_PRIORITY)),
         help_text="-100 to 100; higher ones are delivered first.",
     )
     max_attempts = models.PositiveSmallIntegerField(
         null=True,
         blank=True,
-        validators=(MaxValueValidator(MOST_ATTEMPTS),),
+        validators=(MaxValueValidator(MAX_ATTEMPTS),),
         help_text="Overrides the queue's; 0: without limit.",
     )
     unique = models.BooleanField(
@@ -85,7 +85,7 @@ class PeriodicJob(CronSchedule):
         constraints = (
             models.CheckConstraint(condition=~Q(name=""), name="periodic_name_not_empty"),
             models.CheckConstraint(
-                condition=Q(priority__gte=LOWEST_PRIORITY, priority__lte=HIGHEST_PRIORITY),
+                condition=Q(priority__gte=LOWEST_PRIORITY, priority__lte=MAX_PRIORITY),
                 name="periodic_priority_in_range",
             ),
         )

@@ -17,12 +17,12 @@ from contextlib import contextmanager
 from django.db import DEFAULT_DB_ALIAS, connections, models, transaction
 
 from queues.audit.chains import OPERATORS, journal
-from queues.audit.events import LONGEST_ID, AuditEvent
+from queues.audit.events import MAX_ID, AuditEvent
 from queues.models import BulkOperation, EtlRun, Message, Route, Subscription
 
 #: The setting by which triggers know the operator of a transaction.
 SETTING = "fivewire.operator"
-LONGEST_DETAIL = 1000
+MAX_DETAIL = 1000
 
 #: The kinds of objects in the chain, where they are not the names of their models.
 KINDS: Mapping[str, str] = {
@@ -33,8 +33,8 @@ KINDS: Mapping[str, str] = {
 
 def record(by: str, event: str, id: str, detail: str = "", using: str = DEFAULT_DB_ALIAS) -> None:
     """Note in the current transaction that `by` did something; it is in the chain soon after the commit."""
-    short = id.encode()[:LONGEST_ID].decode(errors="ignore")
-    journal(OPERATORS, [AuditEvent(event, short, by, detail[:LONGEST_DETAIL])], using)
+    short = id.encode()[:MAX_ID].decode(errors="ignore")
+    journal(OPERATORS, [AuditEvent(event, short, by, detail[:MAX_DETAIL])], using)
 
 
 @contextmanager

@@ -33,17 +33,17 @@ from queues.store import query, whole
 logger = logging.getLogger(__name__)
 
 #: Messages of one step, and of a preview's sample; ids of messages that are selected one by one.
-STEP, SAMPLE, MOST_SELECTED = 500, 10, 1000
+STEP, SAMPLE, MAX_SELECTED = 500, 10, 1000
 #: Messages that a preview counts.
-MOST_COUNTED = 20_000
+MAX_COUNTED = 20_000
 #: Seconds for which `run_pending` goes on, and seconds until it is to look again when there was nothing to do.
 TURN, IDLE = 1.0, 5.0
 #: Seconds until the next look when all had ended, or other processes were at them.
 BUSY = 0.2
 #: Operations that have ended and are kept, at most.
-MOST_KEPT = 10_000
+MAX_KEPT = 10_000
 #: The longest delay, in seconds: 100 years.
-LONGEST_DELAY = 100 * 365 * 86_400.0
+MAX_DELAY = 100 * 365 * 86_400.0
 
 #: The states that each action changes; a copy is made of any.
 STATES: dict[str, tuple[State, ...]] = {
@@ -79,7 +79,7 @@ class Preview:
 def preview(plan: BulkPlan, using: str = DEFAULT_DB_ALIAS) -> Preview:
     """Count what a plan finds, as far as a page may look, and take the first ones. Raises what `start` does."""
     search = _search(plan, newest(using), using)
-    look = search.find("", MOST_COUNTED)
+    look = search.find("", MAX_COUNTED)
     sample = replace(look, ids=look.ids[:SAMPLE], times=look.times[:SAMPLE])
     return Preview(len(look.ids), not look.cursor, sample)
 
@@ -91,7 +91,7 @@ def start(plan: BulkPlan, by: str, expected: int | None = None, using: str = DEF
     """
     if plan.action in NEED_TARGET:
         _check_target(plan.target, using)
-    if plan.action == BulkAction.DELAY and not (plan.delay is not None and 0 < plan.delay <= LONGEST_DELAY):
+    if plan.action == BulkAction.DELAY and not (plan.delay is not None and 0 < plan.delay <= MAX_DELAY):
         raise OperationError("A delay is a number of seconds, more than 0.")
     with transaction.atomic(using=using):
         high = newest(using)
@@ -156,10 +156,10 @@ def cancel(id: int, by: str, using: str = DEFAULT_DB_ALIAS) -> bool:
 
 
 def forget_old(days: int, using: str = DEFAULT_DB_ALIAS) -> int:
-    """Delete the rows of operations that ended more than so many days ago, and all but the newest `MOST_KEPT`."""
+    """Delete the rows of operations that ended more than so many days ago, and all but the newest `MAX_KEPT`."""
     ended = BulkOperation.objects.using(using).exclude(state=BulkState.RUNNING)
     old = Q(ended_at__lt=Now() - timedelta(days=days))
-    if last := ended.order_by("-id").values_list("pk", flat=True)[MOST_KEPT - 1 : MOST_KEPT].first():
+    if last := ended.order_by("-id").values_list("pk", flat=True)[MAX_KEPT - 1 : MAX_KEPT].first():
         old |= Q(pk__lt=last)
     return ended.filter(old).delete()[0]
 
@@ -244,8 +244,8 @@ def _search(plan: BulkPlan, high: int, using: str) -> Search:
     search = Search(plan.criteria, high, using, leases=plan.action == BulkAction.COPY)
     if search.is_archive and plan.action != BulkAction.COPY:
         raise OperationError("Finished messages can be copied, and nothing else.")
-    if len(plan.criteria.ids) > MOST_SELECTED:
-        raise OperationError(f"At most {MOST_SELECTED:,} messages can be selected one by one.")
+    if len(plan.criteria.ids) > MAX_SELECTED:
+        raise OperationError(f"At most {MAX_SELECTED:,} messages can be selected one by one.")
     if plan.action == BulkAction.DELETE and not plan.criteria.queue:
         raise OperationError("Messages of one queue are deleted at a time: name it.")
     return search

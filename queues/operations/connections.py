@@ -25,12 +25,12 @@ from queues.operations.audit_log import record, record_id
 from queues.store import notify, tell
 
 #: Connections of other sources that are listed, at most.
-MOST_OTHERS = 200
+MAX_OTHERS = 200
 #: Seconds after which nodes are told again of a look, which they forget after a few more; and after which
 #: figures of a node that has been told so are late.
 AGAIN, LATE = 5.0, 5.0
 #: Seconds for which figures as of now are waited for, and between two looks whether they have come.
-PATIENCE, PAUSE = 3.0, 0.02
+TIMEOUT, PAUSE = 3.0, 0.02
 #: Most bits of a node's id.
 NODE_BITS = 31
 
@@ -101,7 +101,7 @@ class Watch:
         """An operator looks once: have every node write what connections do, and wait until all have, a few seconds."""
         asked = time.monotonic()
         tell(using, Watched())
-        while time.monotonic() - asked < PATIENCE:
+        while time.monotonic() - asked < TIMEOUT:
             ages = [one.age for one in totals(using)]
             if all(age <= time.monotonic() - asked for age in ages):
                 return
@@ -129,7 +129,7 @@ def totals(using: str = DEFAULT_DB_ALIAS) -> list[ProtocolTotal]:
 
 def others() -> list[OtherConnection]:
     """The connections of other sources."""
-    return [one for source in sources for one in source.connections(MOST_OTHERS)]
+    return [one for source in sources for one in source.connections(MAX_OTHERS)]
 
 
 def disconnect(connection: Connection, using: str = DEFAULT_DB_ALIAS) -> None:

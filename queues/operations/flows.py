@@ -21,7 +21,7 @@ from queues.store import query_within
 
 #: Milliseconds that a statement may take; queues in a graph, edges of each kind that are read at a step, and steps from
 #: the address that the graph is around.
-LIMIT, MOST_QUEUES, MOST_EDGES, STEPS = 2000, 40, 200, 3
+LIMIT, MAX_QUEUES, MAX_EDGES, STEPS = 2000, 40, 200, 3
 #: Topics on a page.
 TOPICS_PER_PAGE = 100
 
@@ -97,8 +97,8 @@ def busiest_flows(using: str = DEFAULT_DB_ALIAS) -> Flows:
     queues = reader.read(using).overview.queues
     states = [one for one in queues if one.kind != "mailbox"]
     states.sort(key=lambda one: (-one.in_rate - one.out_rate, -one.counts.published, one.name))
-    flows = Flows(cut=len(states) > MOST_QUEUES)
-    names = [one.name for one in states[:MOST_QUEUES]]
+    flows = Flows(cut=len(states) > MAX_QUEUES)
+    names = [one.name for one in states[:MAX_QUEUES]]
     _add_edges(flows, {f"queue:{name}" for name in names}, using)
     kept, known = _keep(flows, names), {one.name: one for one in queues}
     _add_figures(flows, [known[name] for name in kept if name in known], using)
@@ -111,7 +111,7 @@ def flows_around(address: str, using: str = DEFAULT_DB_ALIAS) -> Flows:
     for _ in range(STEPS):
         _add_edges(flows, frontier, using)
         frontier = flows.addresses - known
-        if len(known) + len(frontier) > MOST_QUEUES:
+        if len(known) + len(frontier) > MAX_QUEUES:
             flows.cut = True
             break
         known |= frontier
@@ -128,9 +128,9 @@ def _add_edges(flows: Flows, addresses: Iterable[str], using: str) -> None:
     given = list(addresses)
     topics = [name.encode("utf-8", "replace") for name in _names("topic", given)]
     [kinds] = query_within(
-        "flow_edges", using, LIMIT, queues=_names("queue", given), topics=topics, addresses=given, most=MOST_EDGES
+        "flow_edges", using, LIMIT, queues=_names("queue", given), topics=topics, addresses=given, most=MAX_EDGES
     )
-    flows.cut = flows.cut or any(len(kind) >= MOST_EDGES for kind in kinds)
+    flows.cut = flows.cut or any(len(kind) >= MAX_EDGES for kind in kinds)
     for row in (row for kind in kinds for row in kind):
         edge = _edge(row)
         flows.edges.add(edge)
@@ -149,14 +149,14 @@ def _edge(row: dict[str, Any]) -> Edge:
 def _keep(flows: Flows, names: Iterable[str]) -> list[str]:
     """The names of the graph's queues, these first. Edges of queues beyond the bound are left out."""
     wanted = list(dict.fromkeys([*names, *sorted(_names("queue", flows.addresses))]))
-    kept = {f"queue:{name}" for name in wanted[: 2 * MOST_QUEUES]}
+    kept = {f"queue:{name}" for name in wanted[: 2 * MAX_QUEUES]}
     if len(wanted) > len(kept):
         flows.cut = True
         flows.edges = {
             edge for edge in flows.edges
             if all(end in kept or not end.startswith("queue:") for end in (edge.source, edge.target))
         }  # fmt: skip
-    return wanted[: 2 * MOST_QUEUES]
+    return wanted[: 2 * MAX_QUEUES]
 
 
 def _add_figures(flows: Flows, states: Iterable[QueueState], using: str) -> None:

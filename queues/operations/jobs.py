@@ -32,7 +32,7 @@ from queues.operations.messages import get_queue, purge_batches
 from queues.texts import storable
 
 #: Lines of a job's log that are kept: the latest ones.
-MOST_LOG_LINES = 200
+MAX_LOG_LINES = 200
 #: Jobs that may be skipped to get to a page: further ones cost too much.
 FURTHEST = 1_000_000
 
@@ -171,7 +171,7 @@ def write_log(queue: int, id: int, line: str, using: str = DEFAULT_DB_ALIAS) -> 
     lines = JobLogLine.objects.using(using).filter(message_id=id).order_by("-id")
     with transaction.atomic(using=using):
         JobLogLine.objects.using(using).create(queue_id=queue, message_id=id, line=storable(line))
-        if oldest := lines.values_list("id", flat=True)[MOST_LOG_LINES - 1 : MOST_LOG_LINES].first():
+        if oldest := lines.values_list("id", flat=True)[MAX_LOG_LINES - 1 : MAX_LOG_LINES].first():
             lines.filter(id__lt=oldest).delete()
 
 

@@ -21,10 +21,10 @@ PROTOCOLS = ("blipmq", "overhop", "peerbus", "sspq", "hydra", "http")
 HINT = 4
 #: Characters under which a key that was given is called weak.
 SHORTEST_KEY = 16
-LONGEST_NAME = 100
-LONGEST_PATTERN = 255
+MAX_NAME = 100
+MAX_PATTERN = 255
 #: The longest time for which the value before a rotation can be accepted.
-LONGEST_GRACE = timedelta(days=366)
+MAX_GRACE = timedelta(days=366)
 
 
 class KeyExists(BrokerError, ValueError):
@@ -80,8 +80,8 @@ def create_key(
 def new_key(name: str, key: str | None = None) -> tuple[ApiKey, str]:
     """Make a key as `create_key` does, without its rights, and without saving its row."""
     text = _value(key)
-    if not 0 < len(name) <= LONGEST_NAME or not is_storable(name):
-        raise InvalidKey(f"A key's name has 1 to {LONGEST_NAME} characters.")
+    if not 0 < len(name) <= MAX_NAME or not is_storable(name):
+        raise InvalidKey(f"A key's name has 1 to {MAX_NAME} characters.")
     row = ApiKey(name=name, digest=digest(text), hint=_hint(text))
     _refuse_taken(row, digests(text))
     return row, text
@@ -123,8 +123,8 @@ def rotate_key(name: str, grace: timedelta, key: str | None = None) -> tuple[Api
     ApiKey.DoesNotExist, InvalidKey for a key that is revoked, or a value or time that cannot be, or KeyExists when the
     value is taken.
     """
-    if not timedelta(0) <= grace <= LONGEST_GRACE:
-        raise InvalidKey(f"The value before can be accepted for 0 to {LONGEST_GRACE.days} days.")
+    if not timedelta(0) <= grace <= MAX_GRACE:
+        raise InvalidKey(f"The value before can be accepted for 0 to {MAX_GRACE.days} days.")
     text = _value(key)
     with transaction.atomic():
         row = ApiKey.objects.select_for_update().get(name=name)
@@ -178,6 +178,6 @@ def valid_patterns(given: Iterable[str]) -> list[str]:
     """Globs over names of queues and topics, each once. Raises InvalidKey."""
     patterns = list(dict.fromkeys(given))
     for pattern in patterns:
-        if not 0 < len(pattern) <= LONGEST_PATTERN or not is_storable(pattern):
-            raise InvalidKey(f"{shown(pattern)} is no pattern: a pattern has 1 to {LONGEST_PATTERN} characters.")
+        if not 0 < len(pattern) <= MAX_PATTERN or not is_storable(pattern):
+            raise InvalidKey(f"{shown(pattern)} is no pattern: a pattern has 1 to {MAX_PATTERN} characters.")
     return patterns

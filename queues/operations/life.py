@@ -34,7 +34,7 @@ from queues.models import (
 from queues.store import time_limit
 
 #: Rows of each source that are read.
-MOST_ROWS = 200
+MAX_ROWS = 200
 #: Milliseconds for the search in the archive, which has no index of single ids.
 ARCHIVE_TIMEOUT = 900
 #: Events of an audit chain that happen once in a life: the store's own words of them say more.
@@ -166,13 +166,13 @@ def _of_chains(message: Message | ArchivedMessage, first_id: int, queue: Queue |
         ids[message.key] = PEERBUS
     elif queue is not None and queue.kind == QueueKind.MAILBOX:
         ids[str(message_uuid(queue.uuid, first_id))] = PEERBUS
-    rows = rows_of(AuditRow.objects.using(using), *ids).select_related("chain")[:MOST_ROWS]
+    rows = rows_of(AuditRow.objects.using(using), *ids).select_related("chain")[:MAX_ROWS]
     for row in sorted(rows, key=lambda row: (row.at, row.seq)):
         if row.chain.name.startswith(ids.get(row.record_id, QUEUE)):
             yield _told(row.at, row, row.chain.name)
     chains = [OPERATORS, *([f"{QUEUE}{queue.name}"] if queue is not None else [])]
     waiting = AuditJournalEntry.objects.using(using).filter(Q(chain__in=chains), record_id__in=ids)
-    for entry in waiting.order_by("id")[:MOST_ROWS]:
+    for entry in waiting.order_by("id")[:MAX_ROWS]:
         if entry.chain.startswith(ids[entry.record_id]):
             yield _told(None, entry, entry.chain)
 
@@ -201,7 +201,7 @@ def _merged(steps: list[Step], told: list[Step]) -> list[Step]:
 
 
 def _of_log(first_id: int, using: str) -> Iterator[Step]:
-    lines = JobLogLine.objects.using(using).filter(message_id=first_id).order_by("id")[:MOST_ROWS]
+    lines = JobLogLine.objects.using(using).filter(message_id=first_id).order_by("id")[:MAX_ROWS]
     for at, line in lines.values_list("at", "line"):
         yield Step(at, "log", detail=line, source="job log")
 

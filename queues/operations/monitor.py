@@ -33,9 +33,9 @@ REST = 50
 #: Milliseconds that a statement may take, and the one that looks for first messages.
 LIMIT, OLDEST_LIMIT = 2000, 500
 #: Queues whose first message is looked for: those in which most are ready.
-MOST_PROBED = 200
+MAX_PROBED = 200
 #: Minutes after which a run that is due is late; records of one kind.
-LATE, MOST_RECORDS = 10, 20
+LATE, MAX_RECORDS = 10, 20
 LOCAL_HOSTS = ("", "localhost", "127.0.0.1", "::1")
 
 
@@ -72,7 +72,7 @@ class StateReader:
                 state,
                 oldest=_oldest(overview, using),
                 records=query_within(
-                    "state_records", using, LIMIT, minutes=LATE, most=MOST_RECORDS,
+                    "state_records", using, LIMIT, minutes=LATE, most=MAX_RECORDS,
                     idle=settings.BROKER_IDLE_SUBSCRIPTION_DAYS,
                 ),
                 disk=database_disk(using),
@@ -97,7 +97,7 @@ class StateReader:
 
 def _oldest(overview: Overview, using: str) -> dict[int, float]:
     """The ages of the first messages of the queues in which most wait; nothing if that takes long."""
-    waiting = sorted(overview.queues, key=lambda queue: -queue.counts.ready)[:MOST_PROBED]
+    waiting = sorted(overview.queues, key=lambda queue: -queue.counts.ready)[:MAX_PROBED]
     try:
         return oldest_ready((queue.id for queue in waiting if queue.counts.ready), using, OLDEST_LIMIT)
     except OperationalError as error:

@@ -14,7 +14,7 @@ from queues.operations.overview import NEW_NODES, QueueState
 from queues.operations.state import BrokerState, Problem, Trend
 
 #: Of one kind, the rest is counted.
-MOST = 5
+MAX_SHOWN = 5
 #: A queue grows that has so many messages more than some minutes ago, and by this factor; over so many samples.
 GROWN, GROWTH, SAMPLES = 100, 1.2, 3
 #: Seconds for which the first message waits before a queue without a consumer is worth a word.
@@ -39,11 +39,11 @@ def find_problems(state: BrokerState) -> list[Problem]:
 
 
 def _shortened(problems: list[Problem]) -> list[Problem]:
-    if len(problems) <= MOST:
+    if len(problems) <= MAX_SHOWN:
         return problems
-    last, more = problems[MOST - 1], len(problems) - MOST + 1
+    last, more = problems[MAX_SHOWN - 1], len(problems) - MAX_SHOWN + 1
     rest = Problem(f"{last.kind}-more", f"{more:,} more like this.", "The list of queues has them.", notice=last.notice)
-    return [*problems[: MOST - 1], rest]
+    return [*problems[: MAX_SHOWN - 1], rest]
 
 
 def _unready(state: BrokerState) -> Iterator[Problem]:

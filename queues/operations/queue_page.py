@@ -14,7 +14,7 @@ from queues.operations.connections import watch
 from queues.store import query_within
 
 #: Milliseconds; workers and reasons shown; dead letters looked at, the newest.
-LIMIT, MOST_WORKERS, MOST_REASONS, MOST_LETTERS = 2000, 100, 10, 1000
+LIMIT, MAX_WORKERS, MAX_REASONS, MAX_LETTERS = 2000, 100, 10, 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ def queue_details(queue: Queue, held: int, using: str = DEFAULT_DB_ALIAS) -> Que
     it takes more than two seconds."""
     watch.renew(using)
     [(nodes, workers, connections, peer, subscriber, line, reasons, moved)] = query_within(
-        "queue_page", using, LIMIT, queue=queue.pk, name=queue.name, most=MOST_WORKERS, letters=MOST_LETTERS,
-        reasons=MOST_REASONS,
+        "queue_page", using, LIMIT, queue=queue.pk, name=queue.name, most=MAX_WORKERS, letters=MAX_LETTERS,
+        reasons=MAX_REASONS,
     )  # fmt: skip
     consumers = [*map(_worker, workers), *map(_connection, connections)]
     if peer is not None:

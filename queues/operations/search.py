@@ -31,7 +31,7 @@ LOOKS = 3
 TIMEOUT = 900
 #: The factor by which the first of them looks at fewer rows of the store: most often it finds enough.
 FIRST_LOOK = 40
-LEAST_ID, HIGHEST = -(1 << 63), (1 << 56) - 1
+LEAST_ID, MAX_ID = -(1 << 63), (1 << 56) - 1
 #: Seconds of the archive that are looked at first, and how many times wider the next look is if there were few rows.
 SPAN, WIDER = 2.0, 30
 #: The factor by which the second try of a look that took too long is smaller.
@@ -39,7 +39,7 @@ NARROWER = 50
 #: Rows of the archive in one span after which the next one is no wider.
 ENOUGH = 2_000
 #: Days that are searched of an archive that is kept for ever.
-LONGEST_ARCHIVE = 3650
+MAX_ARCHIVE = 3650
 
 STATES: Final[Mapping[str, tuple[State, ...]]] = {
     "ready": (State.READY,), "delayed": (State.DELAYED,), "dead": (State.DEAD,),
@@ -124,7 +124,7 @@ class Search:
     """
 
     def __init__(
-        self, criteria: Criteria, high: int = HIGHEST, using: str = DEFAULT_DB_ALIAS, leases: bool = True
+        self, criteria: Criteria, high: int = MAX_ID, using: str = DEFAULT_DB_ALIAS, leases: bool = True
     ) -> None:
         """Messages that arrive after `newest` gave `high` are ignored; without `leases` no table is read for these."""
         if criteria.state and criteria.state != FINISHED and criteria.state not in STATES:
@@ -235,8 +235,8 @@ class Search:
         if high.tzinfo is None or not 0 < span < 1e12:
             raise ValueError
         span /= narrower
-        first = self.criteria.since or now - datetime.timedelta(days=settings.BROKER_ARCHIVE_DAYS or LONGEST_ARCHIVE)
-        low = max(first, high - datetime.timedelta(seconds=min(span, LONGEST_ARCHIVE * 86_400.0)))
+        first = self.criteria.since or now - datetime.timedelta(days=settings.BROKER_ARCHIVE_DAYS or MAX_ARCHIVE)
+        low = max(first, high - datetime.timedelta(seconds=min(span, MAX_ARCHIVE * 86_400.0)))
         wanted = list(self.criteria.ids) or None
         if wanted is not None:  # an index leads near to them
             low = first

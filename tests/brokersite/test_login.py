@@ -18,7 +18,7 @@ def _admin(monkeypatch: pytest.MonkeyPatch) -> None:
     get_user_model().objects.create_superuser("admin", "", "right")
     monkeypatch.setattr(login, "throttle", throttle.FailureThrottle())
     monkeypatch.setattr(throttle, "FIRST_DELAY", 600.0)
-    monkeypatch.setattr(throttle, "LONGEST_DELAY", 600.0)
+    monkeypatch.setattr(throttle, "MAX_DELAY", 600.0)
 
 
 def log_in(password: str, address: str = "192.0.2.1") -> HttpResponse:

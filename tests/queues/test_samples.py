@@ -214,7 +214,7 @@ def test_without_history_nothing_is_written(settings: Any, transactional_db: Non
 
 
 def test_clients_with_many_queues_do_not_decide_how_many_rows_a_minute_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queues.samples.MOST_QUEUES", 1)
+    monkeypatch.setattr("queues.samples.MAX_QUEUES", 1)
     few, many = make_queue("few"), make_queue("many")
     take_sample()
     pass_minutes()

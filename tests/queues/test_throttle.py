@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from queues import throttle
-from queues.throttle import FORGIVE, LONGEST_DELAY, FailureThrottle
+from queues.throttle import FORGIVE, MAX_DELAY, FailureThrottle
 
 
 class Clock:
@@ -37,7 +37,7 @@ def test_the_first_three_failures_are_free_and_each_one_after_them_doubles_the_w
 def test_the_wait_grows_to_five_seconds_and_no_further(clock: Clock) -> None:
     waits = failures(FailureThrottle(), 2000)
     assert waits[8:11] == [3.2, 5.0, 5.0]
-    assert waits[-1] == LONGEST_DELAY == 5.0
+    assert waits[-1] == MAX_DELAY == 5.0
 
 
 def test_an_address_does_not_wait_for_another_ones_failures(clock: Clock) -> None:
@@ -80,7 +80,7 @@ def test_the_wait_after_failures_is_told_in_seconds(clock: Clock) -> None:
 def test_only_so_many_addresses_are_remembered_those_that_failed_last(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(throttle, "MOST_ADDRESSES", 3)
+    monkeypatch.setattr(throttle, "MAX_ADDRESSES", 3)
     slow = FailureThrottle()
     for address in ("a", "b", "c"):
         failures(slow, 3, address)
@@ -94,6 +94,6 @@ def test_only_so_many_addresses_are_remembered_those_that_failed_last(
 
 def test_memory_stays_bounded_under_a_storm_from_new_addresses(clock: Clock) -> None:
     slow = FailureThrottle()
-    for number in range(throttle.MOST_ADDRESSES + 500):
+    for number in range(throttle.MAX_ADDRESSES + 500):
         slow.failed(f"2001:db8::{number:x}")
-    assert len(slow._failures) == throttle.MOST_ADDRESSES
+    assert len(slow._failures) == throttle.MAX_ADDRESSES

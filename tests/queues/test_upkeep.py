@@ -107,7 +107,7 @@ def test_old_bulk_operations_are_forgotten_and_those_under_way_never(
     recent = [operation(state, 9) for state in ("done", "cancelled", "failed")]
     operation("done", 11)
     assert left() == [running, *recent]
-    monkeypatch.setattr(bulk, "MOST_KEPT", 2)
+    monkeypatch.setattr(bulk, "MAX_KEPT", 2)
     assert left() == [running, *recent[1:]]
 
 

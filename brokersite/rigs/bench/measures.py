@@ -21,7 +21,7 @@ from brokersite.rigs.bench.columns import Verified, positions, verify
 from brokersite.rigs.bench.drivers import FanoutDriver, RunDriver
 from brokersite.rigs.bench.errors import BenchError, MeasurementOverdue
 from brokersite.rigs.bench.processes import LINGER, LoadProcess, LoadProgress, run
-from brokersite.rigs.bench.stream import PATIENCE
+from brokersite.rigs.bench.stream import TIMEOUT
 from brokersite.rigs.bench.subscribers import Subscribed, subscribe
 from brokersite.rigs.bench.usage import CpuMeter
 
@@ -61,7 +61,7 @@ class MeasurementPlan:
     @property
     def limit(self) -> float:
         """Seconds after which a measurement is broken off."""
-        return 10 * self.seconds + 3 * PATIENCE
+        return 10 * self.seconds + 3 * TIMEOUT
 
 
 class Produced(NamedTuple):
@@ -133,10 +133,10 @@ def produce(driver: RunDriver, index: int, plan: MeasurementPlan, progress: Load
 
 def _hear(confirmed: Callable[[float], int], before: int) -> int:
     """Wait until more than `before` are confirmed. Raises BenchError."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while (now := confirmed(_WAIT)) == before:
         if time.monotonic() > deadline:
-            raise BenchError(f"Nothing was confirmed for {PATIENCE:g} s.")
+            raise BenchError(f"Nothing was confirmed for {TIMEOUT:g} s.")
     return now
 
 
@@ -148,7 +148,7 @@ def consume(driver: RunDriver, index: int, progress: LoadProgress) -> Consumed:
     used = time.process_time()
     started = settled = last = time.monotonic()
     dirty = False
-    while time.monotonic() - last <= (LINGER if progress.is_complete() else PATIENCE):
+    while time.monotonic() - last <= (LINGER if progress.is_complete() else TIMEOUT):
         column = consumer.receive(_WAIT)
         if column:
             count = len(column) // 8
@@ -175,7 +175,7 @@ def produce_at_rate(driver: RunDriver, index: int, plan: MeasurementPlan, progre
     sent = confirmed = 0
     times: list[float] = []
     counts: list[int] = []
-    deadline = started + plan.seconds + PATIENCE
+    deadline = started + plan.seconds + TIMEOUT
     while confirmed < wanted:
         now = time.monotonic()
         due = min(wanted, int((now - started) * rate) + 1)
@@ -189,7 +189,7 @@ def produce_at_rate(driver: RunDriver, index: int, plan: MeasurementPlan, progre
             times.append(time.monotonic())
             counts.append(confirmed)
         elif now > deadline:
-            raise BenchError(f"Nothing more was confirmed for {PATIENCE:g} s.")
+            raise BenchError(f"Nothing more was confirmed for {TIMEOUT:g} s.")
         if not driver.confirms and sent < wanted:
             time.sleep(max(0.0, started + sent / rate - time.monotonic()))
     progress.finished[index] = 1
@@ -212,7 +212,7 @@ def one_in_flight(driver: RunDriver, plan: MeasurementPlan) -> tuple[list[float]
             if waits_for_confirm:
                 _hear(producer.confirmed, number - 1) if driver.confirms else None
                 times.append(time.monotonic() - began)
-            deadline = began + PATIENCE
+            deadline = began + TIMEOUT
             while not consumer.receive(_WAIT):
                 if time.monotonic() > deadline:
                     raise BenchError("A message was never delivered.")
@@ -242,8 +242,8 @@ def many_connections(driver: RunDriver, plan: MeasurementPlan) -> tuple[Figures,
             producer.publish(0, 1)
             sent[index] = 1
         while confirmed != sent:
-            if not (ready := selector.select(PATIENCE)):
-                raise BenchError(f"Nothing was confirmed for {PATIENCE:g} s.")
+            if not (ready := selector.select(TIMEOUT)):
+                raise BenchError(f"Nothing was confirmed for {TIMEOUT:g} s.")
             for key, _ in ready:
                 index = key.data
                 confirmed[index] = producers[index].confirmed(0.0)

@@ -21,7 +21,7 @@ from multiprocessing.synchronize import Barrier
 from typing import Any, Final
 
 from brokersite.rigs.bench.errors import BenchError, MeasurementOverdue
-from brokersite.rigs.bench.stream import PATIENCE
+from brokersite.rigs.bench.stream import TIMEOUT
 from brokersite.rigs.bench.usage import CpuMeter
 
 #: Seconds that consumers stay after the last message, to see whether one comes twice.
@@ -62,10 +62,10 @@ class LoadProgress:
     def begin(self, *steps: Callable[[], None]) -> None:
         """Wait for the other load processes; then all make these steps, each when all have made the one before."""
         try:
-            self.barrier.wait(PATIENCE)
+            self.barrier.wait(TIMEOUT)
             for step in steps:
                 step()
-                self.barrier.wait(3 * PATIENCE)
+                self.barrier.wait(3 * TIMEOUT)
         except threading.BrokenBarrierError:
             raise BenchError("The load processes did not start together.") from None
 
@@ -91,7 +91,7 @@ class LoadProgress:
             time.sleep(_PAUSE)
             if self.consumed() != seen:
                 seen, since = self.consumed(), time.monotonic()
-            elif time.monotonic() - since > PATIENCE:
+            elif time.monotonic() - since > TIMEOUT:
                 return False
         return True
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from brokersite.rigs.bench.errors import BenchError
 
 #: Seconds without any progress after which a run is given up.
-PATIENCE = 20.0
+TIMEOUT = 20.0
 _MAX_READ = 1 << 18
 
 
@@ -54,7 +54,7 @@ class Stream:
         self.endpoint = endpoint
         self.rest = bytearray()
         try:
-            self.socket = socket.create_connection((endpoint.host, endpoint.port), timeout=PATIENCE)
+            self.socket = socket.create_connection((endpoint.host, endpoint.port), timeout=TIMEOUT)
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if endpoint.authority is not None:
                 context = ssl.create_default_context(cafile=endpoint.authority)
@@ -72,7 +72,7 @@ class Stream:
         try:
             self.socket.sendall(data)
         except TimeoutError:
-            raise BenchError(f"{self.endpoint} has read nothing for {PATIENCE:g} s.") from None
+            raise BenchError(f"{self.endpoint} has read nothing for {TIMEOUT:g} s.") from None
         except OSError as error:
             self._explain(error)
 
@@ -81,7 +81,7 @@ class Stream:
         try:
             data = self.socket.recv(_MAX_READ)
         except TimeoutError:
-            raise BenchError(f"{self.endpoint} has said nothing for {PATIENCE:g} s.") from None
+            raise BenchError(f"{self.endpoint} has said nothing for {TIMEOUT:g} s.") from None
         except OSError as error:
             raise BenchError(f"{self.endpoint} has closed the connection: {error}") from error
         if not data:

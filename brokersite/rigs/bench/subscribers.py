@@ -16,7 +16,7 @@ from brokersite.rigs.bench.columns import WIDTH, numbers
 from brokersite.rigs.bench.drivers import FanoutDriver
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.processes import LINGER, LoadProgress
-from brokersite.rigs.bench.stream import PATIENCE
+from brokersite.rigs.bench.stream import TIMEOUT
 
 #: Seconds to the next look at what is confirmed, when nothing comes.
 _LOOK: Final = 0.001
@@ -144,11 +144,11 @@ class _Group:
 
     def check(self) -> None:
         """Raises BenchError when nothing comes any more."""
-        if time.monotonic() - self._last > PATIENCE:
+        if time.monotonic() - self._last > TIMEOUT:
             confirmed = self._progress.confirmed[0]
             behind = sum(count < confirmed for count in self._counts)
             raise BenchError(
-                f"Nothing was delivered for {PATIENCE:g} s, when {behind:,} of {len(self._counts):,} subscribers of a"
+                f"Nothing was delivered for {TIMEOUT:g} s, when {behind:,} of {len(self._counts):,} subscribers of a"
                 f" process had not received all of {confirmed:,} messages, the last one {min(self._counts):,}."
             )
 

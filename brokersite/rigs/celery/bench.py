@@ -35,7 +35,7 @@ from queues.operations.queues import delete_queue
 APP = "brokersite.rigs.celery.bench_app"
 #: Bytes that a task leaves in the file.
 BYTES = 9
-PATIENCE = 180.0
+TIMEOUT = 180.0
 #: Tasks that show that a worker works, before a measurement.
 WARM_UP = 100
 
@@ -156,11 +156,11 @@ def _publish(count: int, producers: int, environment: dict[str, str]) -> tuple[f
 def _wait(ran: Path, count: int) -> tuple[float, int]:
     """Wait until so many tasks have run; returns the time of the last look at which they had not, and how many had."""
     looked, before = time.monotonic(), 0
-    deadline = looked + PATIENCE
+    deadline = looked + TIMEOUT
     while (done := ran.stat().st_size // BYTES) < count:
         looked, before = time.monotonic(), done
         if looked > deadline:
-            raise BenchError(f"after {PATIENCE:g} s {done} of {count} tasks have run")
+            raise BenchError(f"after {TIMEOUT:g} s {done} of {count} tasks have run")
         time.sleep(0.002)
     return looked, before
 
@@ -169,7 +169,7 @@ def _wait_idle(broker: str) -> None:
     """Wait until the worker knows that its tasks are done. One that is told to stop forgets those whose acceptance it
     has not read yet (`AsynPool.flush`), though they run: over any broker they would be delivered again."""
     with Celery("bench", broker=broker) as app:
-        inspect = app.control.inspect(limit=1, timeout=PATIENCE)
+        inspect = app.control.inspect(limit=1, timeout=TIMEOUT)
         while any(any((ask() or {}).values()) for ask in (inspect.reserved, inspect.active)):
             time.sleep(0.02)
 

@@ -26,7 +26,7 @@ RETRY = 0.02
 #: Seconds of silence from the broker, with the database restarted at once after every kill, that are too many.
 SILENCE = 60.0
 #: Seconds a consumer waits for a message before it looks whether the run is over.
-PATIENCE = 0.2
+TIMEOUT = 0.2
 POLLS = 40
 MAX_BURST = 60
 
@@ -145,7 +145,7 @@ class SubscriptionConsumer(LoadClient):
         with blipmq.Client(HOST, listener.blipmq, KEY, timeout=SILENCE) as client:
             acknowledged: list[Delivery] = []
             while self.working:
-                messages = client.poll_many(self._subscription, POLLS, PATIENCE)
+                messages = client.poll_many(self._subscription, POLLS, TIMEOUT)
                 now = monotonic()
                 for delivery in acknowledged:  # the PONG behind these POLLs came: the ACKs were read
                     delivery.taken = True
@@ -186,7 +186,7 @@ class SspqPeer(LoadClient):
                 if not waiting:
                     covered, waiting = len(sent), True
                 try:
-                    message = client.receive(PATIENCE)
+                    message = client.receive(TIMEOUT)
                     if message is None:
                         continue
                 except sspq.Declined:

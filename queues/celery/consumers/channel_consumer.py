@@ -26,7 +26,7 @@ PAUSE, PAUSE_AHEAD = 0.005, 0.01
 PACE, LOOKS = 0.025, 4
 #: Messages that a channel is given ahead, at most, and their bytes: once there are so many it is given no more. A claim
 #: that is under way then adds what one queue may hold in memory.
-MOST_AHEAD, MOST_AHEAD_BYTES = 500, 16 << 20
+MAX_AHEAD, MAX_AHEAD_BYTES = 500, 16 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -196,7 +196,7 @@ class ChannelConsumer:
         self._lately.append(self._done)
         if self._done:
             self._pace, pace = self._loop.call_later(PACE, self._look), sum(self._lately)
-            self.ahead = min(pace, MOST_AHEAD) if pace >= self._window else 0
+            self.ahead = min(pace, MAX_AHEAD) if pace >= self._window else 0
         else:
             self._pace, self.ahead = None, 0
             self._lately.clear()
@@ -223,9 +223,9 @@ class ChannelConsumer:
     @property
     def _is_heavy(self) -> bool:
         """Whether the messages ahead have as many bytes as they may."""
-        if self._ahead_bytes >= MOST_AHEAD_BYTES and self._ahead_buffer is not None:
+        if self._ahead_bytes >= MAX_AHEAD_BYTES and self._ahead_buffer is not None:
             self._ahead_bytes = _bytes(tuple(self._ahead_buffer.items))  # a copy: the other thread takes messages off
-        return self._ahead_bytes >= MOST_AHEAD_BYTES
+        return self._ahead_bytes >= MAX_AHEAD_BYTES
 
     def _grant_in(self, seconds: float) -> None:
         if self._timer is None:

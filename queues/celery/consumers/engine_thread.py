@@ -39,7 +39,7 @@ LAST_WORDS = 2.0
 #: Seconds between looks for queues that were deleted and made anew.
 LOOK = 1.0
 #: Seconds that an answer of the thread may take.
-PATIENCE = 30.0
+TIMEOUT = 30.0
 FOR_EVER = 100 * 365 * 86_400.0
 #: Seconds that an engine has to reconnect before new consumers are refused because the database is away.
 COMING_BACK = 5.0
@@ -150,14 +150,14 @@ class EngineThread:
             raise StoreUnavailable("the engine has stopped")
         result = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
-            return result.result(PATIENCE)
+            return result.result(TIMEOUT)
         except CancelledError:
             raise StoreUnavailable("the engine has stopped") from None
         except TimeoutError:
             if result.done():  # it is what was run that has raised it
                 raise
             result.cancel()  # without a waiter its message stays where it is
-            raise StoreUnavailable(f"no answer within {PATIENCE:g} s") from None
+            raise StoreUnavailable(f"no answer within {TIMEOUT:g} s") from None
         except BaseException:
             result.cancel()  # without a waiter its message stays where it is
             raise

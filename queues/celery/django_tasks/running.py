@@ -19,15 +19,15 @@ from queues.celery.django_tasks.framework import (
     task_started,
 )  # fmt: skip
 from queues.celery.django_tasks.results import find_task, to_result
-from queues.engine.api import LONGEST_ERROR, MOST_REPEATS, Fault, fault_of
+from queues.engine.api import MAX_ERROR, MAX_REPEATS, Fault, fault_of
 from queues.models import TaskRun, TaskStatus
 from queues.texts import json_text, storable
 
 logger = logging.getLogger(__name__)
 
 #: Characters of a traceback, and errors of a task, that are kept.
-LONGEST_TRACEBACK = 64 * 1024
-MOST_ERRORS = 100
+MAX_TRACEBACK = 64 * 1024
+MAX_ERRORS = 100
 
 
 class Ending(enum.Enum):
@@ -85,7 +85,7 @@ def _attempt(run: TaskRun, worker: str, last_attempt: bool) -> tuple[Ending, str
 def _save(run: TaskRun, *fields: str) -> None:
     """Store fields of a row. A connection that the task has broken is left for another."""
     close_old_connections()
-    for repeats in range(MOST_REPEATS, -1, -1):
+    for repeats in range(MAX_REPEATS, -1, -1):
         try:
             return run.save(update_fields=fields)
         except Error as error:
@@ -109,9 +109,9 @@ def _call(task: Task[..., Any], run: TaskRun) -> Any:
 def _failed(run: TaskRun, error: BaseException, last_attempt: bool) -> tuple[Ending, str]:
     told = {
         "exception_class_path": storable(f"{type(error).__module__}.{type(error).__qualname__}"),
-        "traceback": storable("".join(format_exception(error)), LONGEST_TRACEBACK),
+        "traceback": storable("".join(format_exception(error)), MAX_TRACEBACK),
     }
-    run.errors = [*run.errors, told][-MOST_ERRORS:]
+    run.errors = [*run.errors, told][-MAX_ERRORS:]
     run.return_value = None
     run.status = TaskStatus.FAILED if last_attempt else TaskStatus.READY
     run.finished_at = timezone.now() if last_attempt else None
@@ -130,7 +130,7 @@ def _words(error: BaseException) -> str:
         text = str(error)
     except Exception:
         text = "its text cannot be had"
-    return storable(f"{type(error).__name__}: {text}", LONGEST_ERROR)
+    return storable(f"{type(error).__name__}: {text}", MAX_ERROR)
 
 
 def _tell(run: TaskRun) -> None:

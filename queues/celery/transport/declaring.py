@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
 from queues.addresses import queue_problem
-from queues.celery.transport.envelope import LONGEST, SHORTEST
+from queues.celery.transport.envelope import MAX_SECONDS, SHORTEST
 from queues.celery.transport.errors import InvalidName, PreconditionFailed
 from queues.celery.transport.store_connection import StoreConnection
 from queues.celery.transport.temporary import UNTOUCHED
@@ -26,7 +26,7 @@ VALID: dict[str, Collection[Any]] = {
     "x-max-priority": range(256),
     "x-queue-type": ("classic", "quorum"),
 }
-LARGEST = 2**31 - 1
+MAX_LENGTH = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def declaration(
         "auto_delete": exclusive or auto_delete,
         "expires": expires,
         "ttl": _seconds(queue, given, "x-message-ttl", 0),
-        "max_length": None if max_length is None else min(max_length, LARGEST),
+        "max_length": None if max_length is None else min(max_length, MAX_LENGTH),
         "overflow": "drop-oldest" if drops else "reject",
         "single_active_consumer": bool(given.get("x-single-active-consumer")),
     }
@@ -133,7 +133,7 @@ def without_effect(arguments: Mapping[str, Any] | None) -> list[str]:
 
 def _seconds(queue: str, given: Mapping[str, Any], name: str, least: int) -> float | None:
     milliseconds = _whole(queue, given, name, least)
-    return None if milliseconds is None else max(min(milliseconds, int(LONGEST * 1000)) / 1000, SHORTEST)
+    return None if milliseconds is None else max(min(milliseconds, int(MAX_SECONDS * 1000)) / 1000, SHORTEST)
 
 
 def _whole(queue: str, given: Mapping[str, Any], name: str, least: int) -> int | None:

@@ -10,7 +10,7 @@ from queues.celery.transport.envelope import Message, Unreadable
 from queues.celery.transport.store_connection import StoreConnection
 
 #: Messages taken at once, at most.
-MOST = 100
+MAX_TAKEN = 100
 GREATEST_ID = (1 << 63) - 1
 
 
@@ -37,7 +37,7 @@ class DirectConsumer:
                 return False
             self._news = False  # before the look: news that come meanwhile may be of later messages
             self._taken.extend(self._take(database))
-            self._news = self._news or len(self._taken) == MOST
+            self._news = self._news or len(self._taken) == MAX_TAKEN
             if not self._taken:
                 return False
         id, payload, attempts, headers, content = self._taken.popleft()
@@ -51,6 +51,6 @@ class DirectConsumer:
 
     def _take(self, database: StoreConnection) -> list[tuple[Any, ...]]:
         """The oldest messages."""
-        while (rows := database.query("take", queue=self.queue, limit=MOST)) and rows[0][0] is None:
-            database.query("unpack_oldest", queue=self.queue, high=GREATEST_ID, messages=MOST)
+        while (rows := database.query("take", queue=self.queue, limit=MAX_TAKEN)) and rows[0][0] is None:
+            database.query("unpack_oldest", queue=self.queue, high=GREATEST_ID, messages=MAX_TAKEN)
         return rows

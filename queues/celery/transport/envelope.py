@@ -27,10 +27,10 @@ from queues.texts import DEEPEST, json_text, shown, storable
 
 #: The key of AMQP's other properties in the headers column.
 OWN = "kombu"
-LOWEST_PRIORITY, HIGHEST_PRIORITY = 0, 100
+LOWEST_PRIORITY, MAX_PRIORITY = 0, 100
 #: AMQP's highest; above 100 none is higher here.
 OCTET = 255
-LONGEST_KEY = 1024
+MAX_KEY = 1024
 #: A time to live of nothing is none to the store.
 SHORTEST = 0.001
 TRANSIENT, PERSISTENT = 1, 2
@@ -42,7 +42,7 @@ UNCHANGED = frozenset((str, int, float, bool, type(None)))
 #: Headers that Celery makes of a task's arguments for people to read.
 DESCRIPTIVE = ("argsrepr", "kwargsrepr", "shadow", "origin")
 #: Seconds of the longest time to live: 100 years.
-LONGEST = 100 * 365 * 86_400.0
+MAX_SECONDS = 100 * 365 * 86_400.0
 NUL_OR_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*\\u(?:0000|d[89a-f][0-9a-f]{2})", re.IGNORECASE)
 
 #: The type and encoding of bodies, and the properties of a message, where the header ``kombu`` does not say otherwise.
@@ -213,7 +213,7 @@ def _revived(value: Any) -> Any:
 
 
 def _key(task: Any) -> str | None:
-    if isinstance(task, str) and 0 < len(task) <= LONGEST_KEY // 4 and "\0" not in task:
+    if isinstance(task, str) and 0 < len(task) <= MAX_KEY // 4 and "\0" not in task:
         return task
     return None
 
@@ -223,7 +223,7 @@ def _priority(priority: Any) -> int:
         return LOWEST_PRIORITY
     if not isinstance(priority, int) or not 0 <= priority <= OCTET:
         raise UnstorableTask(f"The priority is {shown(priority)}; it must be a whole number from 0 to {OCTET}.")
-    return min(int(priority), HIGHEST_PRIORITY)
+    return min(int(priority), MAX_PRIORITY)
 
 
 def _expiration(milliseconds: Any) -> float | None:
@@ -235,7 +235,7 @@ def _expiration(milliseconds: Any) -> float | None:
             raise ValueError
     except (TypeError, ValueError, OverflowError) as error:
         raise UnstorableTask(f"The expiration is {shown(milliseconds)}; it must be milliseconds.") from error
-    return max(SHORTEST, min(seconds, LONGEST))
+    return max(SHORTEST, min(seconds, MAX_SECONDS))
 
 
 def _seconds_until(eta: Any) -> float:

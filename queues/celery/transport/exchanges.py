@@ -19,7 +19,7 @@ TYPES = ("direct", "topic", "fanout")
 PREDECLARED = {f"amq.{type}": type for type in TYPES}
 RESERVED = "amq."
 #: Bytes of the name of an exchange and of a routing key.
-LONGEST_NAME = 255
+MAX_NAME = 255
 
 
 class Exchanges:
@@ -102,8 +102,8 @@ def check_name(name: str, method: str) -> None:
     """Raises InvalidName for an exchange or a routing key that cannot be."""
     if not is_storable(name):
         raise InvalidName(name, "it has a NUL character or is no Unicode text, and cannot be stored", method)
-    if len(name.encode()) > LONGEST_NAME:
-        raise InvalidName(name, f"it has more than {LONGEST_NAME} bytes", method)
+    if len(name.encode()) > MAX_NAME:
+        raise InvalidName(name, f"it has more than {MAX_NAME} bytes", method)
 
 
 def _matches(type: str, pattern: str, routing_key: str) -> bool:

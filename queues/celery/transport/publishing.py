@@ -22,7 +22,7 @@ from queues.engine.api import ALL, FOLLOWING, Ready, statement_parts
 from queues.sqlfiles import text_array
 
 #: Queues that one notification names, at most: it has less than 8,000 bytes.
-MOST_ANNOUNCED = 100
+MAX_ANNOUNCED = 100
 
 
 class PublishPath(Protocol):
@@ -144,7 +144,7 @@ class ConnectionPublisher:
         notification, and its commit does not wait for the disk."""
         if self._database.durable or any(plan.temporary for plan in plans):
             return False
-        return len({plan.id for plan in plans}) <= MOST_ANNOUNCED
+        return len({plan.id for plan in plans}) <= MAX_ANNOUNCED
 
     def _note(self, first: int, row: MessageRow, plan: QueuePlan) -> None:
         if not row.delay:

@@ -36,7 +36,7 @@ SERVER_KEEPALIVES = {f"tcp_{name}": str(value) for name, value in KEEPALIVES.ite
 #: The channel of a queue's notifications, without the queue's id.
 CHANNEL = "fivewire.queue."
 #: Seconds that a statement may take unless the transport is told otherwise.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 #: Seconds between looks at the clock while the server has not answered.
 LOOK = 0.1
 
@@ -161,7 +161,7 @@ class Asking:
 class StoreConnection:
     """An open connection. Raises DatabaseUnavailable when it is lost, or when a statement takes `patience` seconds."""
 
-    def __init__(self, conninfo: str, timeout: float, durable: bool = True, patience: float = PATIENCE) -> None:
+    def __init__(self, conninfo: str, timeout: float, durable: bool = True, patience: float = TIMEOUT) -> None:
         settings = SETTINGS | SERVER_KEEPALIVES | ({} if durable else {"synchronous_commit": "off"})
         #: Called with the id of a queue when a notification says that the queue has messages.
         self.on_news: Callable[[int], None] = lambda queue: None

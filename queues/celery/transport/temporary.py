@@ -8,7 +8,7 @@ from queues.celery.transport.store_connection import StoreConnection
 #: The first key of the advisory lock that each consumer of a temporary queue holds; the second is the queue's id.
 LOCK_CLASS = 74660
 #: Seconds that a queue which goes with its last consumer stays when that has died without a word.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 #: The same of the lock that the connection which declared an exclusive queue holds.
 OWNER_CLASS = 74661
 #: Seconds that such a queue waits for its first consumer, if it says nothing itself.
@@ -18,7 +18,7 @@ UNTOUCHED = 86_400.0
 def hold(database: StoreConnection, name: str, queue: int) -> bool:
     """Consume from a temporary queue; returns whether it is to go with its last consumer. Raises NoSuchQueue."""
     database.query("hold", lock_class=LOCK_CLASS, queue=queue)
-    found = database.query("held", queue=queue, patience=PATIENCE)
+    found = database.query("held", queue=queue, patience=TIMEOUT)
     if not found:
         database.query("release", lock_class=LOCK_CLASS, queue=queue)
         raise NoSuchQueue(name, "basic_consume")

@@ -29,7 +29,7 @@ from queues.celery.transport.declaring import Declared
 from queues.celery.transport.direct import DirectConsumer
 from queues.celery.transport.exchanges import Exchanges
 from queues.celery.transport.publishing import ConnectionPublisher, PublishPath
-from queues.celery.transport.store_connection import PATIENCE, StoreConnection
+from queues.celery.transport.store_connection import TIMEOUT, StoreConnection
 from queues.celery.transport.transactional import DjangoPublisher
 from queues.celery.transport.unconfirmed import UnconfirmedPublisher
 from queues.engine.api import NotMigrated, StoreUnavailable
@@ -43,7 +43,7 @@ SWEEP = 10.0
 #: Messages given to consumers before Celery's loop has its turn again.
 TURN = 50
 #: Queues and exchanges whose warnings are remembered, so as not to be repeated.
-MOST_TOLD = 10_000
+MAX_TOLD = 10_000
 #: Seconds of that turn, at least.
 REST = 0.001
 
@@ -107,7 +107,7 @@ class Transport(base.Transport):
         """Connect. Raises DatabaseUnavailable, InvalidBroker, or NotMigrated when the database is not Fivewire's."""
         options = self.client.transport_options
         self.conninfo = conninfo(self.client)
-        timeout, patience = self.client.connect_timeout or 5, float(options.get("request_timeout", PATIENCE))
+        timeout, patience = self.client.connect_timeout or 5, float(options.get("request_timeout", TIMEOUT))
         self.database = StoreConnection(self.conninfo, timeout, patience=patience)
         [(migrated,)] = self.database.query("migrated")
         if not migrated:
@@ -166,7 +166,7 @@ class Transport(base.Transport):
     def tell_once(self, text: str, *arguments: str) -> None:
         """Log a warning, once for each first argument of its text."""
         if (told := (text, arguments[0])) not in self._told_once:
-            if len(self._told_once) == MOST_TOLD:
+            if len(self._told_once) == MAX_TOLD:
                 self._told_once.clear()
             self._told_once.add(told)
             logger.warning(text, *arguments)

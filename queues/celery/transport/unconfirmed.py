@@ -1,8 +1,8 @@
 """Publishing without waiting: a thread stores what has gathered while it stored what came before.
 
 It is what ``confirm_publish=False`` means, and what AMQP does unless a channel is told otherwise: `publish` returns at
-once, messages are stored in their order a moment later, and what goes wrong is told by the log. While the database is
-away they wait, up to `MOST`; then `publish` waits. A process that ends stores what it has; one that is killed loses it.
+once, messages are stored in their order a moment later, and the log says what goes wrong. While the database is away,
+up to `MAX_WAITING` messages wait; then `publish` waits. A process that ends stores what it has; a killed one loses it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from queues.engine.api import ROWS_PER_STATEMENT
 
 logger = logging.getLogger(__name__)
 
-MOST = 10_000
+MAX_WAITING = 10_000
 #: Messages that may wait while the database is there: a caller that is quicker than the database is held up, and leaves
 #: the processors to the database and the workers.
-MOST_AHEAD = 200
+MAX_AHEAD = 200
 #: Seconds in which messages are gathered, unless there are many: one statement for several costs all less.
 GATHER, MANY = 0.002, 100
 #: The same while messages come fast: when there were so many the last time.
@@ -42,7 +42,7 @@ GATHER_FAST, FAST = 0.005, 4
 YIELD, OFTEN = 0.00005, 0.002
 RETRY = Backoff(0.05, 2.0)
 #: Seconds that the end of a connection or of the process waits for the database.
-PATIENCE = 10.0
+TIMEOUT = 10.0
 
 
 class UnconfirmedPublisher:
@@ -74,11 +74,11 @@ class UnconfirmedPublisher:
         if self._pid != os.getpid():  # its thread is not here
             raise DatabaseUnavailable("the connection is the parent process's")
         with self._changed:
-            self._wait_for(lambda: len(self._rows) < (MOST if self._away else MOST_AHEAD))
+            self._wait_for(lambda: len(self._rows) < (MAX_WAITING if self._away else MAX_AHEAD))
             waiting = bool(self._rows)
             self._rows.extend(rows)
             if (closed := self._stopping):  # another thread's call, or another end of the process, came later
-                self._deadline = time.monotonic() + PATIENCE
+                self._deadline = time.monotonic() + TIMEOUT
             elif self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="fivewire publisher", daemon=True)
                 self._thread.start()
@@ -108,10 +108,10 @@ class UnconfirmedPublisher:
         process_end.forget(self)
         with self._changed:
             self._stopping = True
-            self._deadline = time.monotonic() + PATIENCE
+            self._deadline = time.monotonic() + TIMEOUT
             self._changed.notify_all()
         if self._thread is not None:
-            self._thread.join(2 * PATIENCE)
+            self._thread.join(2 * TIMEOUT)
         self._tell_left()
 
     close_at_end = close

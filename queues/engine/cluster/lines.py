@@ -18,7 +18,7 @@ LOOK = 1.0
 #: Seconds until it is looked again whether a former consumer's messages are in the store; whether it has finished them.
 SOON, FINISHING = 0.002, 0.05
 #: Consumers in one statement.
-MOST = 1000
+MAX_CHANGES = 1000
 
 
 class Lines:
@@ -70,14 +70,14 @@ class Lines:
         return FINISHING if queue.unacked else SOON
 
     async def _leave(self, connection: Connection) -> None:
-        leaving = self._changes.gone[:MOST]
+        leaving = self._changes.gone[:MAX_CHANGES]
         await connection.run("leave_lines", {"numbers": array(leaving), "node": self._node.id})
         self._changes.removed(len(leaving))
         if self._changes.gone:
             self._changes.look()
 
     async def _join(self, connection: Connection, newcomers: list[tuple[LocalQueue, object]]) -> None:
-        coming = newcomers[:MOST]
+        coming = newcomers[:MAX_CHANGES]
         clients = [one.client if isinstance(one, Connected) else None for _, one in coming]
         node = self._node.id
         parameters = {
@@ -90,7 +90,7 @@ class Lines:
             queue, consumer = coming[place - 1]
             if queue.line is None or not queue.line.arrive(consumer, number):
                 self._changes.remove([number])
-        if len(newcomers) > MOST:
+        if len(newcomers) > MAX_CHANGES:
             self._changes.look()
 
     async def _look(self, connection: Connection) -> None:

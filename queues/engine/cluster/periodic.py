@@ -38,7 +38,7 @@ ALL_EXPIRED = 30.0
 EVER = "-infinity"
 SEAL = 0.5
 #: Idle subscriptions that a line names.
-MOST_NAMED = 10
+MAX_NAMED = 10
 #: The trouble of /readyz while a chain is broken that the journal waits for.
 SEALING = Trouble("The audit journal is not sealed", "journal")
 #: Seconds between two samples of the queues, and within which nodes come one after the other.
@@ -301,8 +301,8 @@ def notice_days(days: int, notice: int) -> float:
 
 def told_idle(days: int, rows: Rows) -> str:
     """A sentence about subscriptions that were noted to end: their ids, topics and times."""
-    named = ", ".join(f"{id} of {bytes(topic).decode('utf-8', 'replace')!r}" for id, topic, _ in rows[:MOST_NAMED])
-    more = f" and {len(rows) - MOST_NAMED:,} more" if len(rows) > MOST_NAMED else ""
+    named = ", ".join(f"{id} of {bytes(topic).decode('utf-8', 'replace')!r}" for id, topic, _ in rows[:MAX_NAMED])
+    more = f" and {len(rows) - MAX_NAMED:,} more" if len(rows) > MAX_NAMED else ""
     first = min(ends_at for _, _, ends_at in rows)
     return (
         f"subscriptions that nobody polls end with their messages after {days} days, the first of these at "

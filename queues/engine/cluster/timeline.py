@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 KNOWN = 60.0
 ANOTHER_PAST = "the database has another past than this process knew, and earlier deliveries are not settled any more"
 #: Steps of a sequence that one statement takes.
-MOST_STEPS = 1_000_000
+MAX_STEPS = 1_000_000
 
 
 class Reading(NamedTuple):
@@ -81,8 +81,8 @@ def _lost(lost_from: float | None) -> str:
 
 
 async def _advance(connection: Connection, sequence: str, steps: int) -> None:
-    for done in range(0, steps, MOST_STEPS):
-        await connection.run("move_ids", {"sequence": sequence, "steps": min(MOST_STEPS, steps - done)})
+    for done in range(0, steps, MAX_STEPS):
+        await connection.run("move_ids", {"sequence": sequence, "steps": min(MAX_STEPS, steps - done)})
 
 
 @dataclass(eq=False, repr=False)

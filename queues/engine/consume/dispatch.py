@@ -29,7 +29,7 @@ from queues.engine.policies import QueuePolicy
 #: Most messages pushed to one consumer before the next one's turn, and most bytes pushed at once.
 TURN = 100
 TURN_BYTES = 256 * 1024
-MOST_CREDITS = 2**32 - 1
+MAX_CREDITS = 2**32 - 1
 
 
 class Push(NamedTuple):
@@ -192,7 +192,7 @@ class Dispatcher:
 
     def grant(self, consumer: PushConsumer, credits: int) -> None:
         """Let so many more messages be pushed to a consumer, up to 2³²-1 in all; push the prefetched ones."""
-        credits = min(credits, MOST_CREDITS - consumer.credits)
+        credits = min(credits, MAX_CREDITS - consumer.credits)
         if not credits:
             return
         if self._standby is not None and self._stands_by(consumer):

@@ -27,7 +27,7 @@ from queues.engine.consume.message_runs import MessageRun
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, is_idle
 from queues.engine.health import Health, Trouble
-from queues.engine.isolation import Patience
+from queues.engine.isolation import StoreBackoff
 from queues.engine.message import CONTENT_ONLY, POSITION, Counts, Detail, Message
 from queues.engine.node import LocalNode
 from queues.engine.rowwise import set_oldest_aside
@@ -64,7 +64,7 @@ class Fetcher:
     _writer_busy: Callable[[], bool]
     #: Queues with a message that cannot be claimed, and the limit of a claim until it is found.
     _narrow: dict[LocalQueue, int] = field(default_factory=dict)
-    _patience: Patience = field(default_factory=Patience)
+    _backoff: StoreBackoff = field(default_factory=StoreBackoff)
     _stopping: bool = False
     #: The last message id that was claimed, without its priority.
     last_id: int = 0
@@ -104,7 +104,7 @@ class Fetcher:
                 if queue.backlog.state is State.NEARLY_DONE and self._writer_busy():
                     self.nearly_done[queue] = None
                 else:
-                    await self._patience.after(await self._try(connection, queue), self.health, CLAIMING)
+                    await self._backoff.after(await self._try(connection, queue), self.health, CLAIMING)
 
     async def _try(self, connection: Connection, queue: LocalQueue) -> Exception | None:
         """Claim. A claim that fails is repeated for fewer messages, until the one to blame is found. Returns the error

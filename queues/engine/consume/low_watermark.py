@@ -20,9 +20,9 @@ LOWEST = -(2**63) + 1
 FIRST = LOWEST + 1
 #: Most claimed rows and segments that are looked over again: a transaction that writes for hours does not hold the
 #: watermark down. Its messages are announced by notification; until that is heard, later ones may overtake them.
-MOST_AGAIN = 20_000
+MAX_AGAIN = 20_000
 #: Seconds after which a queue that is not claimed from stops waiting for such a transaction.
-PATIENCE = 5.0
+TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class LowWatermark:
     def looked(self, snapshot: str, up_to: int | None) -> None:
         """With this snapshot every message from the watermark up to an id was taken; None: every message."""
         xmin, _ = _bounds(snapshot)
-        while self._claims and (self._claims[0].xmax <= xmin or self._again > MOST_AGAIN):
+        while self._claims and (self._claims[0].xmax <= xmin or self._again > MAX_AGAIN):
             self._rise(up_to)
             if up_to is not None and up_to < self._claims[0].id:
                 return
@@ -86,8 +86,8 @@ class LowWatermark:
         self._again += count
 
     def give_up_waiting(self, now: float) -> None:
-        """Follow claims older than PATIENCE: a transaction that still writes announces its messages."""
-        while self._claims and now - self._claims[0].at > PATIENCE:
+        """Follow claims older than TIMEOUT: a transaction that still writes announces its messages."""
+        while self._claims and now - self._claims[0].at > TIMEOUT:
             self._rise(None)
             self._forget()
 

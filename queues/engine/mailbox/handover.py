@@ -11,7 +11,7 @@ from queues.engine.mailbox.mailbox import Mailbox, columns
 from queues.engine.statements import array
 
 #: Mailboxes taken or left in one transaction.
-MOST_MOVES = 100
+MAX_MOVES = 100
 
 
 class Take(NamedTuple):
@@ -38,7 +38,7 @@ def is_again(item: object) -> bool:
 def first_moves(items: Iterable[object]) -> list[Move]:
     """The moves that come first and concern different names."""
     moves: dict[str, Move] = {}
-    for item in islice(items, MOST_MOVES):
+    for item in islice(items, MAX_MOVES):
         if not isinstance(item, Take | Leave) or item.mailbox.name in moves:
             break
         moves[item.mailbox.name] = item

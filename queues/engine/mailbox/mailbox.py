@@ -16,7 +16,7 @@ from queues.engine.statements import array
 FIRST_LOOKS = (0.25, 1.0)
 LOOK = 5.0
 #: Letters for one mailbox in one transaction.
-MOST_CLAIMED = 4000
+MAX_CLAIMED = 4000
 
 
 #: A letter that is out: its id and the time of its delivery (monotonic), if that is known.
@@ -105,7 +105,7 @@ class Mailbox:
     pending_bytes: int = 0
     backlog: Backlog = field(default_factory=Backlog)
     #: Letters that are fetched at once: fewer after a failure, until the one to blame is found.
-    most: int = MOST_CLAIMED
+    most: int = MAX_CLAIMED
     looks: int = 0
     next_look: float = 0.0
 
@@ -178,7 +178,7 @@ class Mailbox:
     def claimed(self, claim: ClaimResult, news: int) -> None:
         """Letters were fetched, by a transaction that may have been done more than once; `news` is the backlog's from
         before."""
-        self.most = min(2 * self.most, MOST_CLAIMED)
+        self.most = min(2 * self.most, MAX_CLAIMED)
         quiet = self.backlog.news == news
         self.backlog.begin_claim()
         if not quiet:

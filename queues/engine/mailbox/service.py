@@ -32,11 +32,11 @@ from queues.engine.database import Connection
 from queues.engine.errors import EngineError, Later, MailboxClaimed, StoreUnavailable, TooManyNames
 from queues.engine.faults import told
 from queues.engine.health import Health, Trouble
-from queues.engine.isolation import Patience, carry_out, halves
-from queues.engine.mailbox.handover import MOST_MOVES, Leave, Move, Take, first_moves, is_again, leave, take
+from queues.engine.isolation import StoreBackoff, carry_out, halves
+from queues.engine.mailbox.handover import MAX_MOVES, Leave, Move, Take, first_moves, is_again, leave, take
 from queues.engine.mailbox.items import Acks, Ask, Forward, Letters, Sent
 from queues.engine.mailbox.mailbox import Mailbox, MailboxHolder
-from queues.engine.mailbox.transaction import CHAIN, MOST_CLAIMS, MOST_LOCALS, Claim, Exchange, Item, only
+from queues.engine.mailbox.transaction import CHAIN, MAX_CLAIMS, MAX_LOCALS, Claim, Exchange, Item, only
 from queues.engine.message import Counts
 from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
@@ -50,19 +50,19 @@ logger = logging.getLogger(__name__)
 
 #: Seconds after which the log is told again of a queue that takes no letters; how many queues are remembered.
 TELL_AGAIN = 60.0
-MOST_TOLD = 1000
+MAX_TOLD = 1000
 #: One transaction's items and bytes, and the connections whose letters it stores: locks are not without end.
-MOST_ITEMS = 4000
-MOST_BYTES = 8 << 20
-MOST_SENDERS = 256
+MAX_ITEMS = 4000
+MAX_BYTES = 8 << 20
+MAX_SENDERS = 256
 #: Seconds between looks for mailboxes that are due for a look at the store.
 WATCH = 0.25
 #: Acknowledgements of unknown letters that are recorded for an API key: at once, and then each second.
 STRAY_ACKS = 100
 STRAY_ACKS_A_SECOND = 1.0
 #: Items and bytes of one connection that wait to be written, at most, before it is not read from.
-MOST_PENDING = 4000
-MOST_PENDING_BYTES = 4 << 20
+MAX_PENDING = 4000
+MAX_PENDING_BYTES = 4 << 20
 #: The trouble of /readyz while the mailbox service cannot write.
 SERVING = Trouble("Peers are not served", "peers")
 #: The unit that failed, by the item.
@@ -112,7 +112,7 @@ class MailboxService:
     #: Mailboxes whose letters could not be fetched, and why.
     _blamed: dict[Mailbox, Exception] = field(default_factory=dict)
     _strays: RateLimiter = field(default_factory=lambda: RateLimiter(STRAY_ACKS, STRAY_ACKS_A_SECOND))
-    _patience: Patience = field(default_factory=Patience)
+    _backoff: StoreBackoff = field(default_factory=StoreBackoff)
     #: When (monotonic) the log was told of queues that take no letters.
     _told: dict[str, float] = field(default_factory=dict)
     #: Since when (monotonic) something waits for the database.
@@ -184,7 +184,7 @@ class MailboxService:
         for mailbox in self._by_name.values():
             mailbox.change_policy(None)
         self._hungry.clear()
-        parts: list[Part] = [again[n : n + MOST_MOVES] for n in range(0, len(again), MOST_MOVES)]
+        parts: list[Part] = [again[n : n + MAX_MOVES] for n in range(0, len(again), MAX_MOVES)]
         parts += [[item for item in part if not (isinstance(item, Claim) or is_again(item))] for part in self._parts]
         self._parts = deque(part for part in parts if part)
 
@@ -249,8 +249,8 @@ class MailboxService:
 
     def _is_over(self, mailbox: Mailbox, share: float) -> bool:
         return (
-            mailbox.pending > share * MOST_PENDING
-            or mailbox.pending_bytes > share * MOST_PENDING_BYTES
+            mailbox.pending > share * MAX_PENDING
+            or mailbox.pending_bytes > share * MAX_PENDING_BYTES
             or self._key_bytes[mailbox.key] > share * self.options.key_pending_bytes
         )
 
@@ -269,7 +269,7 @@ class MailboxService:
     def _take_items(self) -> None:
         taken, count, size, senders = list[Sent](), 0, 0, set[Mailbox]()
         for item in self._items:
-            if isinstance(item, MOVES) or count >= MOST_ITEMS or size >= MOST_BYTES or len(senders) >= MOST_SENDERS:
+            if isinstance(item, MOVES) or count >= MAX_ITEMS or size >= MAX_BYTES or len(senders) >= MAX_SENDERS:
                 break
             count += len(item.keys)
             size += item.size
@@ -282,7 +282,7 @@ class MailboxService:
         for _ in taken:
             self._items.popleft()
         claims: list[Claim] = []
-        while self._hungry and len(claims) < MOST_CLAIMS:
+        while self._hungry and len(claims) < MAX_CLAIMS:
             mailbox = next(iter(self._hungry))
             del self._hungry[mailbox]
             if mailbox.backlog.unclaimed and mailbox.open:
@@ -324,12 +324,12 @@ class MailboxService:
         """After a try: at once, or later when the server refuses for now, or the chain is broken."""
         if isinstance(refused, Later):
             self.health.begin(audit.trouble(CHAIN), refused.detail)
-            await self._patience.wait()
+            await self._backoff.wait()
             return
         if refused is None:
             self.waiting_since = None
             self.health.end(audit.trouble(CHAIN))
-        await self._patience.after(refused, self.health, SERVING)
+        await self._backoff.after(refused, self.health, SERVING)
 
     async def _write_part(self, connection: Connection, part: Part) -> None:
         if isinstance(part[0], MOVES):
@@ -400,13 +400,13 @@ class MailboxService:
         everyone: Iterable[Mailbox] = self._by_name.values() if None in recipients else ()
         named = (self._by_name[name] for name in recipients if name in self._by_name)
         wanting = dict.fromkeys(mailbox for mailbox in chain(named, everyone) if mailbox.wants)
-        return list(islice(wanting, MOST_LOCALS))
+        return list(islice(wanting, MAX_LOCALS))
 
     def _tell_refused(self, exchange: Exchange) -> None:
         """Say in the log which queues take no letters: their senders have no answer for a single letter."""
         for queue, why in exchange.refused.items():
             if self._told.get(queue, -TELL_AGAIN) + TELL_AGAIN < now():
-                if len(self._told) == MOST_TOLD:
+                if len(self._told) == MAX_TOLD:
                     self._told.clear()
                 self._told[queue] = now()
                 logger.warning("letters of peers to the queue %r are dropped: %s", queue, why)

@@ -23,7 +23,7 @@ from queues.engine.database import Connection
 from queues.engine.errors import Later, Undeliverable
 from queues.engine.faults import told
 from queues.engine.mailbox.items import Acks, Ask, Forward, Letters, Sent
-from queues.engine.mailbox.mailbox import MOST_CLAIMED, Deliveries, Mailbox, Out, PeerMessage, columns
+from queues.engine.mailbox.mailbox import MAX_CLAIMED, Deliveries, Mailbox, Out, PeerMessage, columns
 from queues.engine.message import Content, Failure
 from queues.engine.options import EngineOptions
 from queues.engine.publish.destination import Destination
@@ -38,10 +38,10 @@ LETTER = int(Content.LETTER)
 #: The sender of messages that came over a route.
 GATEWAY = "fivewire"
 #: Mailboxes of this node that a broadcast is leased to as it is stored; others fetch it from the store.
-MOST_LOCALS = 256
+MAX_LOCALS = 256
 #: Mailboxes that are filled from the store in one transaction, and how much they are given together.
-MOST_CLAIMS = 128
-MOST_CLAIMED_BYTES = 32 << 20
+MAX_CLAIMS = 128
+MAX_CLAIMED_BYTES = 32 << 20
 
 #: The columns of store_letters.sql: a letter's position, id, queue, 1 if it is leased, its recipient's node; of
 #: broadcasts the recipient.
@@ -247,7 +247,7 @@ class Exchange:
     async def _claim(self, connection: Connection) -> Any:
         claims = self.claiming
         self._news = [mailbox.backlog.news for mailbox in claims]
-        most, room = max(1, MOST_CLAIMED // len(claims)), MOST_CLAIMED_BYTES // len(claims)
+        most, room = max(1, MAX_CLAIMED // len(claims)), MAX_CLAIMED_BYTES // len(claims)
         parameters = {
             "node": self.node,
             "queues": array(mailbox.queue for mailbox in claims),

@@ -29,7 +29,7 @@ from queues.engine.driver import Answer
 from queues.engine.errors import EngineError, QueueFull, StoreUnavailable, TopologyMoved, Unstorable
 from queues.engine.faults import told
 from queues.engine.health import Health, Trouble
-from queues.engine.isolation import Patience, carry_out, halves
+from queues.engine.isolation import StoreBackoff, carry_out, halves
 from queues.engine.max_length import MaxLength
 from queues.engine.message import Counts
 from queues.engine.node import LocalNode
@@ -58,8 +58,8 @@ KEY_PATIENCE = 0.3
 #: After a wait for held keys the writer waits for none for this many times as long.
 KEY_REST = 10
 #: Publishers that are remembered, and bytes of their destinations' names. Connections hold those that they use.
-MOST_PUBLISHERS = 100_000
-MOST_PUBLISHER_BYTES = 32 << 20
+MAX_PUBLISHERS = 100_000
+MAX_PUBLISHER_BYTES = 32 << 20
 #: The trouble of /readyz while the writer cannot write.
 STORING = Trouble("Publishes are not stored", "publishes")
 
@@ -96,7 +96,7 @@ class PublishWriter:
     #: The last batch that is durable.
     committed: int = 0
     _publishers: Cache[tuple[Destination, int | None], Publisher] = field(default_factory=lambda: Cache(
-        MOST_PUBLISHERS, MOST_PUBLISHER_BYTES, lambda at, _: 400 + len(at[0].name), lambda one: not one.groups
+        MAX_PUBLISHERS, MAX_PUBLISHER_BYTES, lambda at, _: 400 + len(at[0].name), lambda one: not one.groups
     ))  # fmt: skip
     #: The batch being written, in parts: one, unless some message cannot be stored.
     _taken: deque[Work] = field(default_factory=deque)
@@ -109,7 +109,7 @@ class PublishWriter:
     #: When waiting for held keys of this batch began; until when there is no more of that.
     _waits_since: float | None = None
     _rests_until: float = 0.0
-    _patience: Patience = field(default_factory=Patience)
+    _backoff: StoreBackoff = field(default_factory=StoreBackoff)
     #: Since when (monotonic) something taken waits for the database.
     waiting_since: float | None = None
     #: What was confirmed last.
@@ -194,7 +194,7 @@ class PublishWriter:
             self.on_commit()
         if refused is None:
             self.waiting_since = None
-        await self._patience.after(refused, self.health, STORING)
+        await self._backoff.after(refused, self.health, STORING)
 
     async def _write_part(self, connection: Connection, work: Work) -> None:
         """Store a part of the batch taken, in one transaction, and deliver it.

@@ -23,7 +23,7 @@ from queues.engine.errors import EngineError, QueueNotFound, TopologyMoved
 from queues.engine.health import Health
 from queues.engine.message import (
     CONTENT_ONLY,
-    MOST_SEGMENT_BYTES,
+    MAX_SEGMENT_BYTES,
     ROWS_PER_STATEMENT,
     Content,
     Detail,
@@ -37,12 +37,12 @@ from queues.engine.publish.routing import Targets
 from queues.engine.statements import array
 
 #: Messages and bytes of a segment that no consumer here waits for: a claim takes whole segments, or unpacks them.
-MOST_READY: Final = 1000
-MOST_READY_BYTES: Final = 256 << 10
+MAX_READY: Final = 1000
+MAX_READY_BYTES: Final = 256 << 10
 #: Bytes that are stored once in place of once in each queue, from which on fewer messages are a segment, too.
 SHARED_BYTES: Final = 4096
 #: Bytes of all segments that one statement stores.
-MOST_STORED_BYTES: Final = 16 << 20
+MAX_STORED_BYTES: Final = 16 << 20
 
 
 @dataclass(slots=True, eq=False)
@@ -440,7 +440,7 @@ class Plan:
         if count < least:
             return 0
         mean = max(1, sum(map(len, group.bodies)) // count)
-        messages, size = (ROWS_PER_STATEMENT, MOST_SEGMENT_BYTES) if leasable else (MOST_READY, MOST_READY_BYTES)
+        messages, size = (ROWS_PER_STATEMENT, MAX_SEGMENT_BYTES) if leasable else (MAX_READY, MAX_READY_BYTES)
         most = min(messages, size // mean)
         return most if most >= least else 0
 
@@ -526,12 +526,12 @@ def _divided(
     """The queues of each statement that stores a part, their time to live, and whether it stores segments, in the
     queues that are `packing`."""
     count, size = len(part.bodies), sum(map(len, part.bodies))
-    if size > MOST_SEGMENT_BYTES:
+    if size > MAX_SEGMENT_BYTES:
         packing = frozenset()
     for queues, ttl in groups:
         packed = tuple(queue for queue in queues if queue in packing)
         rows = tuple(queue for queue in queues if queue not in packing) if packed else queues
-        for some in _chunks(packed, MOST_STORED_BYTES // max(1, size)):
+        for some in _chunks(packed, MAX_STORED_BYTES // max(1, size)):
             yield some, ttl, True
         for some in _chunks(rows, ROWS_PER_STATEMENT // count):
             yield some, ttl, False

@@ -15,8 +15,8 @@ from queues.engine.policies import Policies
 from queues.engine.publish.destination import Destination
 
 #: Destinations remembered, and bytes of their names and targets.
-MOST_CACHED = 100_000
-MOST_CACHED_BYTES = 32 << 20
+MAX_CACHED = 100_000
+MAX_CACHED_BYTES = 32 << 20
 UNKNOWN = -1
 
 
@@ -46,7 +46,7 @@ class Routing:
     def __init__(self, policies: Policies) -> None:
         self._policies = policies
         self.version = UNKNOWN
-        self._targets: Cache[Destination, Targets] = Cache(MOST_CACHED, MOST_CACHED_BYTES, _size)
+        self._targets: Cache[Destination, Targets] = Cache(MAX_CACHED, MAX_CACHED_BYTES, _size)
 
     def forget(self) -> None:
         """Nothing is known any more: the store may have another past."""

@@ -185,13 +185,13 @@ class AuditedQueue(Lane):
         while cursor is not None:
             taken = sorted(await cursor.fetchall())
             events += (audit.AuditEvent(*row[1:]) for row in taken)
-            cursor = await self._take_journal(connection) if len(taken) == audit.MOST_ROWS else None
+            cursor = await self._take_journal(connection) if len(taken) == audit.MAX_ROWS else None
         record = AuditRecord(events)
         record.extend(self._record)
         self._proof = await self._transaction.append(queue_chain(str(self.name)), record)
 
     async def _take_journal(self, connection: Connection) -> Answer:
-        return await connection.run("audit_take", {"chain": queue_chain(str(self.name)), "limit": audit.MOST_ROWS})
+        return await connection.run("audit_take", {"chain": queue_chain(str(self.name)), "limit": audit.MAX_ROWS})
 
     def record(self, settlements: Settlements, first_ids: dict[int, int] | None = None, target: str = "") -> None:
         ids = settlements.ids

@@ -15,12 +15,12 @@ from itertools import chain, groupby
 from typing import Any, NamedTuple, Protocol
 
 from queues.engine.isolation import halves
-from queues.engine.message import MOST_ATTEMPTS, ROWS_PER_STATEMENT, Failure
+from queues.engine.message import MAX_ATTEMPTS, ROWS_PER_STATEMENT, Failure
 from queues.engine.statements import array
 from queues.texts import storable
 
 #: Characters of a dead letter's reason.
-LONGEST_ERROR = 10_000
+MAX_ERROR = 10_000
 #: settle.sql's `keep`, by the queue's retention.
 KEPT = {"none": 0, "metadata": 1, "full": 2}
 
@@ -176,17 +176,17 @@ class Settlements:
     def add_failure(self, failure: Failure) -> None:
         """Return a delivery, or make it a dead letter."""
         self._gather([failure.id])
-        self.attempts.append(min(failure.attempts, MOST_ATTEMPTS))
+        self.attempts.append(min(failure.attempts, MAX_ATTEMPTS))
         self.delays.append(failure.delay)
         self.tags.append(failure.tag)
-        self.errors.append(None if failure.error is None else storable(failure.error, LONGEST_ERROR))
+        self.errors.append(None if failure.error is None else storable(failure.error, MAX_ERROR))
         self.refusals.append(failure.refuse)
 
     def add_ids(self, ids: Sequence[int], tags: Iterable[int | None] = (), attempts: Sequence[int] = ()) -> None:
         """Purge messages, or hand them back with tags to keep, and with `attempts` if that has become more."""
         if attempts or self.attempts:
             self.attempts += [None] * (len(self.ids) - len(self.attempts))
-            self.attempts += [min(count, MOST_ATTEMPTS) for count in attempts] or [None] * len(ids)
+            self.attempts += [min(count, MAX_ATTEMPTS) for count in attempts] or [None] * len(ids)
         self._gather(ids)
         self.tags += tags
 

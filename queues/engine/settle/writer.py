@@ -24,7 +24,7 @@ from queues.engine.clock import ServerClock, now, wait_for
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, told
 from queues.engine.health import Health, Trouble
-from queues.engine.isolation import Patience, carry_out, halves
+from queues.engine.isolation import StoreBackoff, carry_out, halves
 from queues.engine.max_length import MaxLength
 from queues.engine.message import Counts, Failure
 from queues.engine.node import LocalNode
@@ -107,7 +107,7 @@ class SettlementWriter:
         self.segments = OpenSegments()
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
-        self._patience = Patience()
+        self._backoff = StoreBackoff()
         self._plain = Lane(self)
         self._purges = Lane(self)
         #: Audited queues by id; those with something to write.
@@ -253,7 +253,7 @@ class SettlementWriter:
         """Write for ever; ends by an exception when the connection is lost, and may be run again with another
         connection. A part that was cut off is written again: deleting twice is harmless."""
         while True:
-            await self._patience.after(await self.write(connection), self.health, SETTLING)
+            await self._backoff.after(await self.write(connection), self.health, SETTLING)
             if self._rests:
                 self._wake.clear()
                 await wait_for(self._wake, self._rest)

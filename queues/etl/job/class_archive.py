@@ -24,7 +24,7 @@ from pyspark.core.context import SparkContext
 from queues.etl.job.config import Config
 
 #: Seconds that Java has to write an archive.
-PATIENCE = 300.0
+TIMEOUT = 300.0
 #: Variables that put directories before Spark's jars, or other jars beside them: Java archives no classes with those.
 CLASS_PATHS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
 
@@ -52,7 +52,7 @@ class ClassArchive:
         if self.complete:
             gateway.proc.stdin.close()  # Java ends by this
             with suppress(subprocess.TimeoutExpired):
-                gateway.proc.wait(PATIENCE)
+                gateway.proc.wait(TIMEOUT)
         gateway.proc.kill()
         if gateway.proc.wait() == 0:
             with suppress(OSError):  # Java has written none, or the directory is not to be written to

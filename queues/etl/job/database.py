@@ -29,7 +29,7 @@ DIRECTORY = Path(__file__).parent / "sql"
 LOCK = 74662
 SESSION = "fivewire etl"
 #: Seconds that a run waits for the lock.
-PATIENCE = 20.0
+TIMEOUT = 20.0
 
 #: About what one query reads: it takes well under a second, and so does the snapshot it holds.
 ROWS_PER_QUERY = 25_000
@@ -149,7 +149,7 @@ class JobConnection:
         finally:
             other.close()
 
-    def lock(self, output: str, patience: float = PATIENCE) -> None:
+    def lock(self, output: str, patience: float = TIMEOUT) -> None:
         """Keep other runs away from an output until this connection ends. Raises OutputBusy or PooledSession.
 
         The job of a run that was killed may take a moment to notice, so it is given some seconds to go away.

@@ -17,7 +17,7 @@ MESSAGES, AUDIT, LIVE = "messages", "audit", "live"
 RUNS, STAGING = "_runs", "_staging"
 
 #: Bytes of a directory's name, which file systems bound at 255.
-LONGEST = 200
+MAX_NAME = 200
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.~@+,-]|[^\x00-\x7f]")
 #: Names that readers would take for a number, a date, a time or null; Java has digits of every script, and 0x1p3.
@@ -33,10 +33,10 @@ def encoded(name: str) -> str:
     text = "".join(character if _PLAIN.match(character) else f"%{ord(character):02X}" for character in name)
     if _LOOKS_LIKE_A_VALUE.fullmatch(name) and not text.startswith("%"):
         text = re.sub(r"[\x00-\x7f]", lambda found: f"%{ord(found[0]):02X}", text, count=1)
-    if len(text.encode()) <= LONGEST:
+    if len(text.encode()) <= MAX_NAME:
         return text
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-    cut = text.encode()[: LONGEST - 17].decode(errors="ignore")
+    cut = text.encode()[: MAX_NAME - 17].decode(errors="ignore")
     return f"{re.sub('%[0-9A-F]?$', '', cut)}~{digest}"
 
 

@@ -57,7 +57,7 @@ LIVE = """(select m.id as place, m.segment, coalesce(m.origin_id, m.id) as id, m
 #: The end of ids, which are 64 bits wide.
 FIRST_ID, LAST_ID = -(2**63), 2**63 - 1
 #: Messages of a segment, at most.
-LARGEST_SEGMENT = 4096
+MAX_SEGMENT = 4096
 
 
 class Reader:
@@ -183,7 +183,7 @@ def audit_predicates(pieces: Sequence[tuple[int, int, int]]) -> list[str]:
 
 def _live_between(low: int, high: int) -> str:
     """The live messages with ids from `low` to `high`, and which segments may have them."""
-    return f"place between {low} and {high} and segment between {max(low - LARGEST_SEGMENT, FIRST_ID)} and {high}"
+    return f"place between {low} and {high} and segment between {max(low - MAX_SEGMENT, FIRST_ID)} and {high}"
 
 
 def live(reader: Reader, cuts: Sequence[int], queues: dict[int, str], keys: dict[int, str]) -> DataFrame:

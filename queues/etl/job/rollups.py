@@ -27,7 +27,7 @@ PERCENTILES = (50, 95, 99)
 TOP = 10
 UNKNOWN = "unknown"
 #: Characters of a queue's name, at most.
-LONGEST_QUEUE = 255
+MAX_QUEUE = 255
 
 
 def compute(spark: SparkSession, files: Files, run: int, hours: Iterable[str]) -> DataFrame:
@@ -84,7 +84,7 @@ def _dead(spark: SparkSession, files: Files, finished: DataFrame, hours: Sequenc
     now = rows.where("dead_at is not null").select(
         "id", f.col("dead_queue").alias("queue"), f.col("dead_reason").alias("reason"), f.col("dead_at").alias("at")
     )
-    everything = now.unionByName(past).where(f.length("queue") <= LONGEST_QUEUE).dropDuplicates(["id", "at"])
+    everything = now.unionByName(past).where(f.length("queue") <= MAX_QUEUE).dropDuplicates(["id", "at"])
     everything = everything.withColumn("hour", times.hour(f.col("at")))
     return everything.where(f.col("hour").isin(list(hours)))
 

@@ -23,7 +23,7 @@ VERBS = {
     "deliver-now": BulkAction.DELIVER_NOW, "delete": BulkAction.DELETE,
 }  # fmt: skip
 #: Operations that `operations` lists.
-MOST_LISTED = 50
+MAX_LISTED = 50
 
 
 class Command(SubcommandCommand):
@@ -95,7 +95,7 @@ class Command(SubcommandCommand):
                 "id": one.pk, "action": one.action, "what": bulk.described(one), "by": one.by, "state": one.state,
                 "done": one.done, "skipped": one.skipped, "created_at": one.created_at, "ended_at": one.ended_at,
             }
-            for one in BulkOperation.objects.all()[:MOST_LISTED]
+            for one in BulkOperation.objects.all()[:MAX_LISTED]
         ]  # fmt: skip
         self.say_list(options["json"], rows, "There are no bulk operations.")
 

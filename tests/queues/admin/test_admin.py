@@ -17,7 +17,7 @@ from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from queues.admin import payload
-from queues.admin.filters import MOST_OFFERED
+from queues.admin.filters import MAX_OFFERED
 from queues.models import ApiKey, ApiKeyUse, ArchivedMessage, Message, Queue, Route, State, Subscription
 from queues.operations import keys
 from queues.operations import queues as queue_operations
@@ -318,7 +318,7 @@ def test_a_wrong_address_leads_to_the_first_page(admin_client: Client) -> None:
 
 
 def test_with_many_queues_only_the_chosen_one_is_offered(admin_client: Client) -> None:
-    queues = Queue.objects.bulk_create(Queue(name=f"queue-{n}") for n in range(MOST_OFFERED + 1))
+    queues = Queue.objects.bulk_create(Queue(name=f"queue-{n}") for n in range(MAX_OFFERED + 1))
     assert "queue-3" not in text_of(admin_client.get(address("message")))
     response = admin_client.get(address("message"), {"queue": queues[3].pk})
     assert "queue-3 " in text_of(response)
@@ -598,7 +598,7 @@ def test_a_key_that_is_revoked_while_its_scopes_are_changed_stays_revoked(
 def test_a_payload_that_only_looks_like_json_is_text() -> None:
     assert payload.shown(b"{nope", 5) == ("text, 5 bytes", "{nope")
     deep = b"[" * 100_000
-    assert payload.shown(deep[: payload.MOST_SHOWN], len(deep))[0].startswith("text")
+    assert payload.shown(deep[: payload.MAX_SHOWN], len(deep))[0].startswith("text")
 
 
 def test_a_character_cut_in_two_is_not_taken_for_bytes() -> None:

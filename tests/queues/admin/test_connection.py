@@ -33,7 +33,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def watch(monkeypatch: pytest.MonkeyPatch) -> operations.Watch:
     """One that has told nodes nothing yet, and waits for none."""
-    monkeypatch.setattr(operations, "PATIENCE", 0.0)
+    monkeypatch.setattr(operations, "TIMEOUT", 0.0)
     monkeypatch.setattr(operations, "watch", operations.Watch())
     return operations.watch
 

@@ -168,7 +168,7 @@ def test_addresses_that_lead_nowhere_are_no_error_of_the_site(admin_client: Clie
 def test_the_drawing_is_bounded_and_has_the_busiest_first(
     admin_client: Client, monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
-    monkeypatch.setattr(flows, "MOST_QUEUES", 4)
+    monkeypatch.setattr(flows, "MAX_QUEUES", 4)
     for n in range(12):
         store(make_queue(f"q{n:02}"), count=n)
     for n in range(30):
@@ -185,7 +185,7 @@ def test_the_drawing_is_bounded_and_has_the_busiest_first(
 def test_around_a_hub_no_more_than_the_bound_is_read(
     monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: DjangoAssertNumQueries
 ) -> None:
-    monkeypatch.setattr(flows, "MOST_EDGES", 10)
+    monkeypatch.setattr(flows, "MAX_EDGES", 10)
     for n in range(40):
         Route.objects.create(source="topic:hub", target=f"queue:q{n:02}")
         Route.objects.create(source=f"queue:q{n:02}", target=f"topic:t{n:02}")

@@ -40,7 +40,7 @@ from queues.operations.definitions import export_definitions
 from queues.operations.queues import POLICY
 from queues.samples import ALL_QUEUES
 from tests.queues.admin.test_admin import act, address, policy, subscription, text_of, unprivileged
-from tests.queues.admin.test_front import MOST_QUERIES, sample, user_with
+from tests.queues.admin.test_front import MAX_QUERIES, sample, user_with
 from tests.queues.store import assert_counts_are_exact, make_node, make_queue, store
 
 __all__ = ["unprivileged"]
@@ -79,7 +79,7 @@ def test_the_list_shows_rates_ages_consumers_and_the_last_hour(
     sample(queue.pk, 1, ready=321)
     make_worker("orders")
     Interest.objects.create(queue=queue, node=make_node())
-    with django_assert_max_num_queries(MOST_QUERIES):
+    with django_assert_max_num_queries(MAX_QUERIES):
         response = admin_client.get(address("queue"))
     [row] = response.context["cl"].result_list
     assert row.figures.in_rate == pytest.approx(10, rel=0.3)
@@ -95,7 +95,7 @@ def test_a_page_of_a_hundred_queues_takes_no_more_queries_for_a_user_with_few_ri
     for n in range(100):
         make_queue(f"queue {n}")
     client.force_login(user_with("view_queue"))
-    with django_assert_max_num_queries(MOST_QUERIES):
+    with django_assert_max_num_queries(MAX_QUERIES):
         assert len(client.get(address("queue")).context["cl"].result_list) == 50
 
 
@@ -122,7 +122,7 @@ def test_the_page_of_a_queue_shows_its_figures_charts_consumers_and_reasons(
     sample(ALL_QUEUES, 1, published=600)
     worker = make_worker("orders", "other")
     Interest.objects.create(queue=queue, node=make_node())
-    with django_assert_max_num_queries(MOST_QUERIES):
+    with django_assert_max_num_queries(MAX_QUERIES):
         response = admin_client.get(page(queue))
     text = words(response)
     assert "Ready 12 0 delayed" in text
@@ -141,7 +141,7 @@ def test_the_page_of_a_queue_is_within_the_limit_for_a_user_with_few_rights(
 ) -> None:
     queue = make_queue()
     client.force_login(user_with("view_queue", "change_queue"))
-    with django_assert_max_num_queries(MOST_QUERIES + 2):  # BEGIN and COMMIT are counted too
+    with django_assert_max_num_queries(MAX_QUERIES + 2):  # BEGIN and COMMIT are counted too
         assert client.get(page(queue), {"span": "month"}).status_code == 200
 
 
@@ -205,8 +205,8 @@ def test_the_reasons_are_those_of_the_newest_dead_letters(
 ) -> None:
     queue = make_queue()
     store(queue, State.DEAD, 5, error="yesterday"), store(queue, State.DEAD, 4, error="new")
-    monkeypatch.setattr("queues.operations.queue_page.MOST_LETTERS", 4)
-    monkeypatch.setattr("queues.admin.queue_panel.MOST_LETTERS", 4)
+    monkeypatch.setattr("queues.operations.queue_page.MAX_LETTERS", 4)
+    monkeypatch.setattr("queues.admin.queue_panel.MAX_LETTERS", 4)
     text = words(admin_client.get(page(queue)))
     assert "Dead letters by reason, of the newest 4" in text
     assert "new 4" in text

@@ -18,7 +18,7 @@ from psycopg.conninfo import make_conninfo
 
 from queues.audit.chains import append, append_all, get_chain, journal, queue_chain, seal, waiting
 from queues.audit.errors import HeadNotLocked, InvalidEvent, NoSuchChain
-from queues.audit.events import MOST_ROWS, AuditEvent, AuditRecord, append_parameters
+from queues.audit.events import MAX_ROWS, AuditEvent, AuditRecord, append_parameters
 from queues.audit.verify import chain_names, verify
 from queues.database import connection_parameters
 from queues.engine import audit as engine_audit
@@ -79,10 +79,10 @@ def test_rows_belong_to_the_callers_transaction() -> None:
 
 @pytest.mark.django_db
 def test_more_rows_than_a_statement_takes_are_appended_in_order() -> None:
-    given = letters(MOST_ROWS + 5)
+    given = letters(MAX_ROWS + 5)
     append(CHAIN, given)
     assert events() == given
-    assert AuditRow.objects.get(seq=MOST_ROWS + 4).hash.hex() == reference_hashes(given)[-1]
+    assert AuditRow.objects.get(seq=MAX_ROWS + 4).hash.hex() == reference_hashes(given)[-1]
 
 
 @pytest.mark.django_db
@@ -267,7 +267,7 @@ async def test_rows_of_many_kinds_lie_in_the_order_of_their_numbers(
 async def test_the_engine_appends_more_events_than_a_statement_takes_in_order(
     transactional_db: None, intruder: Intruder
 ) -> None:
-    given = letters(2 * MOST_ROWS + 5)
+    given = letters(2 * MAX_ROWS + 5)
     connection = await engine_connection()
     async with engine_audit.transaction(connection) as transaction:
         await transaction.lock(CHAIN)
@@ -335,7 +335,7 @@ def test_events_are_sealed_in_order_wherever_the_table_keeps_them(transactional_
 
 
 def test_more_events_than_a_statement_takes_are_sealed_in_order(transactional_db: None) -> None:
-    given = letters(2 * MOST_ROWS + 1)
+    given = letters(2 * MAX_ROWS + 1)
     journal(CHAIN, given)
     assert seal() == len(given)
     assert events() == given
@@ -384,11 +384,11 @@ def test_several_that_seal_at_once_move_each_event_once(transactional_db: None) 
 
 async def test_the_engine_seals_what_django_has_noted(transactional_db: None) -> None:
     def note() -> None:
-        journal(CHAIN, letters(MOST_ROWS + 1))
+        journal(CHAIN, letters(MAX_ROWS + 1))
         connections.close_all()
 
     await asyncio.to_thread(note)
     connection = await engine_connection()
-    assert await engine_audit.seal(connection) == MOST_ROWS + 1
+    assert await engine_audit.seal(connection) == MAX_ROWS + 1
     assert await engine_audit.seal(connection) == 0
     await connection.close()

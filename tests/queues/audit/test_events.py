@@ -14,8 +14,8 @@ from queues.audit.errors import InvalidEvent
 from queues.audit.events import (
     FIRST_ROWS,
     GENESIS,
-    LONGEST_ID,
-    MOST_ROWS,
+    MAX_ID,
+    MAX_ROWS,
     AuditEvent,
     AuditRecord,
     append_parameters,
@@ -112,9 +112,9 @@ def test_values_that_cannot_be_stored_are_refused_with_the_reason(field: str, te
 
 
 def test_an_id_may_be_as_long_as_an_index_takes() -> None:
-    columns([EVENTS[0]._replace(id="é" * (LONGEST_ID // 2))])
+    columns([EVENTS[0]._replace(id="é" * (MAX_ID // 2))])
     with pytest.raises(InvalidEvent, match="2000 bytes"):
-        columns([EVENTS[0]._replace(id="é" * (LONGEST_ID // 2) + "a")])
+        columns([EVENTS[0]._replace(id="é" * (MAX_ID // 2) + "a")])
 
 
 def events_of(record: AuditRecord) -> list[AuditEvent]:
@@ -138,11 +138,11 @@ def test_events_of_one_kind_are_one_run() -> None:
     assert record.runs == [(("send", "bob", "alice"), ["m1"] * 4)]
 
 
-@pytest.mark.parametrize("repeated", [[EVENTS[0]] * 9000, EVENTS * 3000, [*[EVENTS[0]] * MOST_ROWS, EVENTS[1]]])
+@pytest.mark.parametrize("repeated", [[EVENTS[0]] * 9000, EVENTS * 3000, [*[EVENTS[0]] * MAX_ROWS, EVENTS[1]]])
 def test_many_events_go_in_parts_that_lose_none(repeated: list[AuditEvent]) -> None:
     divided = list(AuditRecord(repeated).parts)
-    assert [len(part) for part in divided[:-1]] == [FIRST_ROWS, *[MOST_ROWS] * (len(divided) - 2)]
-    assert 0 < len(divided[-1]) <= MOST_ROWS
+    assert [len(part) for part in divided[:-1]] == [FIRST_ROWS, *[MAX_ROWS] * (len(divided) - 2)]
+    assert 0 < len(divided[-1]) <= MAX_ROWS
     assert [event for part in divided for event in events_of(part)] == repeated
     assert list(AuditRecord().parts) == []
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from queues.audit.chains import append, get_chain
 from queues.audit.events import AuditEvent, AuditRecord
 from queues.audit.listing import rows, rows_of
-from queues.audit.spans import MOST_SPAN, parse_span, span_ids
+from queues.audit.spans import MAX_SPAN, parse_span, span_ids
 from queues.audit.verify import verify
 from queues.models import AuditRow
 from tests.queues.audit.spans import messages_of
@@ -41,8 +41,8 @@ def test_the_rows_stand_for_the_same_messages_in_the_same_order(runs: list[tuple
 
 
 def test_a_row_stands_for_a_limited_number_of_messages() -> None:
-    count = 2 * MOST_SPAN + 1
-    wanted = [f"7-{MOST_SPAN + 6}", f"{MOST_SPAN + 7}-{2 * MOST_SPAN + 6}", str(2 * MOST_SPAN + 7)]
+    count = 2 * MAX_SPAN + 1
+    wanted = [f"7-{MAX_SPAN + 6}", f"{MAX_SPAN + 7}-{2 * MAX_SPAN + 6}", str(2 * MAX_SPAN + 7)]
     assert span_ids(range(7, 7 + count)) == span_ids([*range(7, 7 + count)]) == wanted
 
 
@@ -104,9 +104,9 @@ class TestReaders:
 
     @pytest.mark.parametrize("first", [1, 7])
     def test_the_first_and_the_last_of_the_longest_row_find_it(self, first: int) -> None:
-        record(("publish", f"{first}-{first + MOST_SPAN - 1}"))
+        record(("publish", f"{first}-{first + MAX_SPAN - 1}"))
         chain = get_chain(CHAIN)
-        for id, found in ((first - 1, 0), (first, 1), (first + MOST_SPAN - 1, 1), (first + MOST_SPAN, 0)):
+        for id, found in ((first - 1, 0), (first, 1), (first + MAX_SPAN - 1, 1), (first + MAX_SPAN, 0)):
             assert len(rows(chain, str(id), 9)) == found
 
     def test_a_chain_with_such_rows_is_verified_and_each_change_is_found(self) -> None:

@@ -116,7 +116,7 @@ async def test_only_what_has_changed_is_written(clients: Clients, store: Any) ->
 async def test_of_very_many_the_busiest_and_the_latest_are_listed_and_the_totals_are_of_all(
     clients: Clients, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "MOST_LISTED", 10)
+    monkeypatch.setattr(module, "MAX_LISTED", 10)
     monkeypatch.setattr(module, "LATEST", 4)
     made = add(clients, 100)
     for client in made[20:26]:
@@ -178,7 +178,7 @@ def test_a_clients_description_is_bounded_in_bytes(text: str) -> None:
     client.identify(1, text)
     for kept in (client.address, client.name):
         assert "\0" not in kept
-        assert 0 < len(kept.encode()) <= 3 * module.LONGEST
+        assert 0 < len(kept.encode()) <= 3 * module.MAX_TEXT
 
 
 def test_numbers_begin_anew_after_the_last_and_leave_out_those_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +282,7 @@ async def test_an_operator_who_begins_to_look_does_not_wait_for_the_next_look_of
 async def test_of_very_many_no_row_is_written_for_another_order_without_a_look(
     clients: Clients, store: Any, monkeypatch: pytest.MonkeyPatch, looks: Any
 ) -> None:
-    monkeypatch.setattr(module, "MOST_LISTED", 10)
+    monkeypatch.setattr(module, "MAX_LISTED", 10)
     monkeypatch.setattr(module, "LATEST", 4)
     made = add(clients, 100)
     await looks(1, *made[20:26])

@@ -164,7 +164,7 @@ async def test_a_message_that_took_its_id_before_the_node_began_and_is_committed
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queues.engine.cluster.tidying.UNSEEN", 3600.0)  # by the floor's look, not by the slow one
-    monkeypatch.setattr("queues.engine.consume.low_watermark.PATIENCE", 3600.0)
+    monkeypatch.setattr("queues.engine.consume.low_watermark.TIMEOUT", 3600.0)
     queue = store.queue("q")
     with store.connection.transaction():
         store.rows("select pg_current_xact_id()")

@@ -15,7 +15,7 @@ from django.test import Client
 from django.urls import reverse
 
 from queues.audit.chains import OPERATORS, append, seal
-from queues.audit.events import LONGEST_ID, AuditEvent, event_bytes
+from queues.audit.events import MAX_ID, AuditEvent, event_bytes
 from queues.audit.verify import verify
 from queues.models import (
     ApiKey,
@@ -422,11 +422,11 @@ def test_keys_and_routes_in_the_shell(shell: Shell) -> None:
 
 def test_a_long_name_is_cut_so_that_it_can_be_recorded() -> None:
     with transaction.atomic():
-        audit_log.record("alice", "add", "route:" + "ü" * LONGEST_ID, "x" * 5000)
+        audit_log.record("alice", "add", "route:" + "ü" * MAX_ID, "x" * 5000)
     [(_, id, _, detail)] = recorded()
-    assert len(id.encode()) <= LONGEST_ID
+    assert len(id.encode()) <= MAX_ID
     assert id.startswith("route:üüü")
-    assert len(detail) == audit_log.LONGEST_DETAIL
+    assert len(detail) == audit_log.MAX_DETAIL
     append(OPERATORS, [AuditEvent("add", id, "alice", detail)])
     assert event_bytes(AuditEvent("add", id, "alice", detail))
 

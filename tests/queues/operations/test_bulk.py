@@ -273,7 +273,7 @@ def test_a_preview_counts_what_it_finds_and_changes_nothing(monkeypatch: pytest.
     plan = BulkPlan(action=BulkAction.DELETE, criteria=Criteria(queue="orders"))
     found = preview(plan)
     assert (found.count, found.complete, found.sample.ids) == (12, True, ids[:10])
-    monkeypatch.setattr(bulk, "MOST_COUNTED", 5)
+    monkeypatch.setattr(bulk, "MAX_COUNTED", 5)
     found = preview(plan)
     assert (found.count, found.complete) == (5, False)
     assert Message.objects.count() == 12

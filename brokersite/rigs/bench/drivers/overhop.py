@@ -10,7 +10,7 @@ from typing import Any, Final
 from brokersite.rigs.bench.columns import DIGITS, WIDTH, Records, read_column
 from brokersite.rigs.bench.drivers import RunDriver
 from brokersite.rigs.bench.errors import BenchError
-from brokersite.rigs.bench.stream import PATIENCE, Endpoint, Stream
+from brokersite.rigs.bench.stream import TIMEOUT, Endpoint, Stream
 from wire.overhop.codec.columns import AlikeTexts, write_frames
 from wire.overhop.codec.decoder import Decoder, OverhopEnvelope
 from wire.overhop.codec.encoder import encode
@@ -142,7 +142,7 @@ class JobConsumer(OverhopConnection):
 
     def settle(self) -> None:
         self.send(encode(Type.PING, "p", {}))
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not re.search(_PONG, self.rest):
             if time.monotonic() > deadline:
                 raise BenchError(f"Overhop at {self.endpoint} does not answer PING.")

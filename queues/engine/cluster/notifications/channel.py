@@ -36,7 +36,7 @@ ASKED_AT_ONCE = 1000
 UNTOLD = 5.0
 TAKEN_AT_ONCE = 1000
 #: Payload bytes and tags of instructions for single messages that may wait to be sent.
-MOST_WAITING = 4 << 20
+MAX_WAITING = 4 << 20
 #: Seconds between log lines about notifications that were not obeyed.
 QUIET = 10.0
 
@@ -82,7 +82,7 @@ class Announcer:
     def say(self, notification: formats.Sendable) -> bool:
         """Send one notification to every node, this one included. False, and nothing is sent, when too much waits."""
         size = _size(notification)
-        if self._waiting + size > MOST_WAITING:
+        if self._waiting + size > MAX_WAITING:
             return False
         self._waiting += size
         self._other.append(notification)

@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 CHANNEL = "fivewire"
 #: Bytes of one text: PostgreSQL refuses 8,000 and more.
-MOST_BYTES = 7900
+MAX_BYTES = 7900
 #: Seconds in which messages may follow those of a notification without one of their own.
 FOLLOWING = 0.005
 #: Characters of an operator's name that are passed on.
-LONGEST_NAME = 200
+MAX_NAME = 200
 
 _INT = (1 << 31) - 1
 _BIGINT = (1 << 63) - 1
@@ -120,7 +120,7 @@ class Purge:
     high: int
 
     def texts(self) -> Iterator[str]:
-        yield json.dumps({"purge": self.queue, "by": self.by[:LONGEST_NAME], "high": self.high})
+        yield json.dumps({"purge": self.queue, "by": self.by[:MAX_NAME], "high": self.high})
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ def _parts(items: Iterable[str]) -> Iterator[str]:
     part: list[str] = []
     size = 0
     for item in items:
-        if part and size + len(item) > MOST_BYTES - 100:
+        if part and size + len(item) > MAX_BYTES - 100:
             yield ", ".join(part)
             part, size = [], 0
         part.append(item)
@@ -303,7 +303,7 @@ _INSTRUCTIONS: dict[str, Callable[[dict[str, Any]], Instruction]] = {
         _id(message["ack"]), _list(message["tags"], _bigint), _optional(message["consumer"])
     ),
     "purge": lambda message: Purge(
-        _id(message["purge"]), _text(message.get("by", ""))[:LONGEST_NAME], _bigint(message["high"])
+        _id(message["purge"]), _text(message.get("by", ""))[:MAX_NAME], _bigint(message["high"])
     ),
     "mailbox": lambda message: MailboxLost(
         _id(message["mailbox"]), _bigint(message["connection"]), _id(message["node"])

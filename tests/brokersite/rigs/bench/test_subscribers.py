@@ -136,7 +136,7 @@ def test_what_a_subscriber_should_not_receive_is_counted(places: list[int], faul
 def test_a_broker_that_delivers_no_more_ends_the_bench(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = driver_of(each(*range(60)))
     [subscriber] = driver.subscribers
-    subscriber.on_nothing = lambda: monkeypatch.setattr(subscribers, "PATIENCE", 0.0)
+    subscriber.on_nothing = lambda: monkeypatch.setattr(subscribers, "TIMEOUT", 0.0)
     with publishing(COUNT) as progress, pytest.raises(BenchError) as raised:
         subscribe(driver, 0, 1, 0, progress)
     subscriber.close()

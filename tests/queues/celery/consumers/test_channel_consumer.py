@@ -10,8 +10,8 @@ import pytest
 
 from queues.celery.consumers.channel_consumer import (
     LOOKS,
-    MOST_AHEAD,
-    MOST_AHEAD_BYTES,
+    MAX_AHEAD,
+    MAX_AHEAD_BYTES,
     PACE,
     ChannelConsumer,
     QueueConsumer,
@@ -87,8 +87,8 @@ def test_a_channel_is_given_ahead_what_it_did_between_the_last_looks(channel: Ch
     assert channel.ahead == 20 * LOOKS
     look(channel, 5)
     assert channel.ahead == 20 * (LOOKS - 1) + 5
-    look(channel, 10 * MOST_AHEAD)
-    assert channel.ahead == MOST_AHEAD
+    look(channel, 10 * MAX_AHEAD)
+    assert channel.ahead == MAX_AHEAD
 
 
 def test_a_channel_that_pauses_is_given_none_ahead_any_more(channel: ChannelConsumer) -> None:
@@ -108,7 +108,7 @@ def test_a_channel_that_has_many_bytes_ahead_is_given_no_more_than_its_prefetch_
     for _ in range(LOOKS):
         look(channel, 25)
     assert channel.ahead == 100
-    large = Received(consumer, cast(LocalQueue, None), Push(1, 1, bytes(MOST_AHEAD_BYTES // 4), 0, None))
+    large = Received(consumer, cast(LocalQueue, None), Push(1, 1, bytes(MAX_AHEAD_BYTES // 4), 0, None))
 
     channel.pushed(consumer, [large] * 3)
     channel._grant()

@@ -501,7 +501,7 @@ def test_the_message_of_a_get_that_timed_out_goes_to_others(
     monkeypatch.setattr(Fetcher, "_claim", claim_late)
     channel._engage()  # its engine starts in time
     with monkeypatch.context() as impatient:
-        impatient.setattr(engine_thread, "PATIENCE", 0.5)
+        impatient.setattr(engine_thread, "TIMEOUT", 0.5)
         with pytest.raises(DatabaseUnavailable, match="no answer"):
             channel.basic_get("orders")
     go_on.set()

@@ -473,7 +473,7 @@ def test_without_confirms_engines_are_told_of_every_queue_once(
 
     monkeypatch.setattr(StoreConnection, "post", note)
     if apart:
-        monkeypatch.setattr(publishing, "MOST_ANNOUNCED", 1)
+        monkeypatch.setattr(publishing, "MAX_ANNOUNCED", 1)
     database = StoreConnection(conninfo(connect()), 5, durable=False)
     for name in ("first", "second"):
         StoredQueue.objects.create(name=name)
@@ -618,7 +618,7 @@ def test_without_confirms_a_caller_that_goes_on_and_on_does_not_keep_its_message
     connection = connect(confirm_publish=False)
     for number in range(4000):
         publish(connection, number)
-    assert len(bodies(tables)) >= 4000 - 3 * unconfirmed.MOST_AHEAD
+    assert len(bodies(tables)) >= 4000 - 3 * unconfirmed.MAX_AHEAD
 
 
 def test_without_confirms_no_caller_is_held_up_while_the_database_is_away(

@@ -64,7 +64,7 @@ def packed(tables: Tables, queue: str, *bodies: str) -> None:
 def test_messages_that_are_stored_together_come_in_order_among_others(
     connect: Connect, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "MOST", 3)
+    monkeypatch.setattr(direct, "MAX_TAKEN", 3)
     connection = connect(foreign_queues=["replies"])
     got, producer = Got(connection, [REPLIES], no_ack=True), connect().Producer()
     for number in range(4):
@@ -124,7 +124,7 @@ def test_messages_left_in_a_temporary_queue_go_with_it(connect: Connect, tables:
 def test_the_queue_of_a_consumer_that_died_goes_after_a_while(
     connect: Connect, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(temporary, "PATIENCE", 0.2)
+    monkeypatch.setattr(temporary, "TIMEOUT", 0.2)
     dying = connect()
     Got(dying, [REPLIES], no_ack=True)
     kept = Got(connect(), [Queue("kept", FAN, auto_delete=True)], no_ack=True)

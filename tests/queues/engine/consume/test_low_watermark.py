@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from queues.engine.consume.low_watermark import LOWEST, MOST_AGAIN, PATIENCE, LowWatermark
+from queues.engine.consume.low_watermark import LOWEST, MAX_AGAIN, TIMEOUT, LowWatermark
 
 
 def test_a_claim_alone_moves_nothing() -> None:
@@ -35,12 +35,12 @@ def test_it_rises_no_further_than_a_later_claim_has_looked() -> None:
 def test_it_waits_for_one_long_transaction_no_longer_than_it_is_worth() -> None:
     floor = LowWatermark()
     for n in range(1, 8):
-        floor.claimed("10:12:10", 1000 * n, MOST_AGAIN // 5)
+        floor.claimed("10:12:10", 1000 * n, MAX_AGAIN // 5)
         floor.looked("10:12:10", 1000 * n)
     assert (floor.value, floor.highest) == (2000, 7000)
     floor.give_up_waiting(time.monotonic())
     assert floor.value == 2000
-    floor.give_up_waiting(time.monotonic() + PATIENCE + 1)
+    floor.give_up_waiting(time.monotonic() + TIMEOUT + 1)
     assert (floor.value, floor.lags) == (7000, False)
 
 

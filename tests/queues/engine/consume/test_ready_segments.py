@@ -126,11 +126,11 @@ async def test_each_queue_of_a_topic_has_segments_of_its_own(engine: Engine, sto
 async def test_a_large_publish_is_several_segments_of_about_the_same_size(
     engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.publish.insert_plan.MOST_READY", 10)
+    monkeypatch.setattr("queues.engine.publish.insert_plan.MAX_READY", 10)
     store.queue("jobs")
     await Producer(engine).publish("jobs", *numbered(31))
     assert segments(store) == [(True, 8)] * 3 + [(True, 7)]
-    monkeypatch.setattr("queues.engine.publish.insert_plan.MOST_READY_BYTES", 50)
+    monkeypatch.setattr("queues.engine.publish.insert_plan.MAX_READY_BYTES", 50)
     store.queue("large")
     await Producer(engine).publish("large", *[b"x" * 10] * 6)
     assert segments(store)[4:] == [(True, 3)] * 2
@@ -286,7 +286,7 @@ async def test_a_claim_of_a_backlog_is_one_statement_for_many_segments(
 async def test_a_message_whose_transaction_lasts_is_not_overtaken_while_segments_of_many_messages_are_claimed(
     engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.consume.low_watermark.MOST_AGAIN", 20)
+    monkeypatch.setattr("queues.engine.consume.low_watermark.MAX_AGAIN", 20)
     queue = store.queue("jobs")
     async with await AsyncConnection.connect(store.conninfo) as other:
         await other.execute(

@@ -442,7 +442,7 @@ async def test_of_one_run_each_peer_is_given_what_it_has_room_for(make_engine: M
 async def test_letters_of_several_peers_are_fetched_together_each_within_its_room(
     engine: Engine, key: int, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MOST_LOCALS", 0)  # nothing is leased as it is stored
+    monkeypatch.setattr(service, "MAX_LOCALS", 0)  # nothing is leased as it is stored
     alice = await Peer(engine, "alice", key).here()
     readers = [await Peer(engine, f"reader{n}", key).here() for n in range(4)]
     narrow, full = readers[2:]
@@ -614,7 +614,7 @@ async def test_an_ack_of_a_real_letter_is_recorded_however_many_were_made_up(
 async def test_a_peer_that_sends_faster_than_it_is_written_is_not_read_from_until_it_is(
     make_engine: MakeEngine, key: int, other_key: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MOST_PENDING", 10)
+    monkeypatch.setattr(service, "MAX_PENDING", 10)
     engine = await make_engine(mailboxes=True)
     alice, bob = await Peer(engine, "alice", key).here(), await Peer(engine, "bob", other_key).here()
     alice.post("bob", *(f"m{n}" for n in range(10)))

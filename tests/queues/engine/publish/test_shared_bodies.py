@@ -202,7 +202,7 @@ async def test_shared_bodies_that_are_overtaken_are_counted_as_the_queues_own(
 async def test_queues_of_several_statements_share_the_bodies_in_memory(
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.publish.insert_plan.MOST_STORED_BYTES", 1000)
+    monkeypatch.setattr("queues.engine.publish.insert_plan.MAX_STORED_BYTES", 1000)
     engine = await make_engine(segment_messages=2, turn=EVER)
     memory = engine.fetcher.limits.memory
     both = await taken(engine, store, b"first", b"second")

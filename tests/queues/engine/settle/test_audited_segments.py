@@ -408,7 +408,7 @@ async def test_events_of_the_journal_come_before_those_of_a_settlement_however_m
 ) -> None:
     monkeypatch.setattr("queues.engine.cluster.periodic.SEAL", 1e9)
     for module in ("queues.engine.audit", "queues.audit.events"):
-        monkeypatch.setattr(f"{module}.MOST_ROWS", 3)
+        monkeypatch.setattr(f"{module}.MAX_ROWS", 3)
     store.queue("jobs", audited=True)
     buffer, deliveries = await taken(engine, *FOUR)
     await store.until(lambda: "deliver" in happened(store, "jobs"), "the record of the deliveries")

@@ -447,7 +447,7 @@ async def test_an_idle_subscription_goes_with_what_is_open_of_its_segments(engin
 async def test_bodies_that_are_large_together_are_segments_of_their_own(
     engine: Engine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queues.engine.publish.insert_plan.MOST_SEGMENT_BYTES", 4)
+    monkeypatch.setattr("queues.engine.publish.insert_plan.MAX_SEGMENT_BYTES", 4)
     store.queue("jobs")
     await taken(engine, *FOUR)
     assert segments(store) == 1
