@@ -28,7 +28,7 @@ def main() -> None:
         sys.exit(f"{program}: {foreign}")
     from brokersite.databases import NoDatabase
     from brokersite.embedded_home import EmbeddedPostgresError
-    from queues import extras
+    from queues.config import extras
     from queues.errors import WrongEncoding
 
     if sys.argv[1:] in (["version"], ["--version"]):

@@ -15,7 +15,7 @@ from typing import Final
 import psutil
 from prometheus_client import Counter
 
-from queues.processors import BUSY, usage
+from queues.processes.processors import BUSY, usage
 
 #: Seconds of work that pages may do at once.
 BURST: Final = 0.5

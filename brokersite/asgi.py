@@ -22,7 +22,7 @@ from peers.server import lifespan  # noqa: E402
 from peers.server.consumer import PeerbusConsumer  # noqa: E402
 from peers.service import PeerbusService, options_from_settings  # noqa: E402
 from peers.session import PeerSession  # noqa: E402
-from queues import extras  # noqa: E402
+from queues.config import extras  # noqa: E402
 from queues.engine.api import spare_garbage_collector  # noqa: E402
 
 if extras.installed("celery"):

@@ -9,9 +9,9 @@ from django.core.management import call_command
 
 from brokersite.environment import HYDRA_SECRET_FILE
 from hydra.models import Node, Vote
+from queues.config.secret_files import find_secret, kept_secret, write_secret
 from queues.models import ApiKey
 from queues.operations import keys
-from queues.secretfiles import find_secret, kept_secret, write_secret
 
 ADMIN = "admin"
 KEY_NAME = "development"

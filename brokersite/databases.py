@@ -8,8 +8,8 @@ from django.core.exceptions import ImproperlyConfigured
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from brokersite.embedded import EmbeddedServer
-from queues.database import DJANGO_SESSION, SOCKET_DIRECTORY
-from queues.hosts import defaults_for_hosts, hosts_of
+from queues.database.hosts import defaults_for_hosts, hosts_of
+from queues.database.parameters import DJANGO_SESSION, SOCKET_DIRECTORY
 
 #: The last word on how Django's sessions are set. The admin's statements take milliseconds, but PostgreSQL expects
 #: those on views and partitions to take longer: to compile them costs up to a second each.

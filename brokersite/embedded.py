@@ -29,7 +29,7 @@ import psutil
 
 from brokersite import embedded_home
 from brokersite.embedded_home import EmbeddedPostgresError, Home
-from queues.secretfiles import kept_secret, read_secret
+from queues.config.secret_files import kept_secret, read_secret
 
 __all__ = ["EmbeddedPostgresError", "EmbeddedServer", "ensure_running", "is_running", "remove", "stop"]
 

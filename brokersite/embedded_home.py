@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from queues import extras
+from queues.config import extras
 from queues.errors import BrokerError
 
 #: The home when root's unprivileged user cannot reach DATA_DIR.

@@ -1,7 +1,7 @@
 """Every environment variable the project reads. ``brokersite.settings`` exposes each under the same name.
 
 A new option is one entry in the class it belongs to; ``manage.py settingsdoc`` writes it into ``docs/settings.md``.
-Those of the app `queues` are declared in ``queues/settings.py``.
+Those of the app `queues` are declared in ``queues/config/settings.py``.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from queues.childprocess import PACKAGES
-from queues.options import Options, file, flag, integer, networks, postgres_url, seconds, size, text, words
-from queues.secretfiles import find_secret, kept_secret
-from queues.settings import (
+from queues.config.options import Options, file, flag, integer, networks, postgres_url, seconds, size, text, words
+from queues.config.secret_files import find_secret, kept_secret
+from queues.config.settings import (
     AuditSettings,
     EngineSettings,
     EtlSettings,
@@ -24,6 +23,7 @@ from queues.settings import (
     RetentionSettings,
     SubscriptionSettings,
 )
+from queues.processes.childprocess import PACKAGES
 
 #: The directory that holds the packages: the checkout, or site-packages of an installation.
 CHECKOUT = PACKAGES

@@ -12,9 +12,9 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from hydra.metrics import node_metrics
-from queues.database import connection_parameters
-from queues.health import READY_TIMEOUT, log_once, readiness
-from queues.metrics import queue_metrics, route_metrics
+from queues.database.parameters import connection_parameters
+from queues.monitoring.health import READY_TIMEOUT, log_once, readiness
+from queues.monitoring.metrics import queue_metrics, route_metrics
 
 #: Figures on request, by the parameter that asks for them.
 BY_REQUEST = {"queues": queue_metrics, "routes": route_metrics}

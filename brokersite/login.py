@@ -9,7 +9,7 @@ from django.contrib.admin.forms import AdminAuthenticationForm
 from django.core.exceptions import ValidationError
 from prometheus_client import Counter
 
-from queues.throttle import FailureThrottle
+from queues.permissions.throttle import FailureThrottle
 
 throttle: Final = FailureThrottle()
 refused = Counter("fivewire_admin_logins_refused", "Log-ins to the admin that were refused.", ["reason"])

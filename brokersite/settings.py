@@ -19,7 +19,7 @@ from brokersite.commandline import Purpose
 from brokersite.databases import AbsentDatabase, database_settings, embedded_database_settings
 from brokersite.embedded import EmbeddedServer, ensure_running
 from brokersite.embedded_home import missing_package
-from queues import extras
+from queues.config import extras
 
 env = commandline.read_environment()
 

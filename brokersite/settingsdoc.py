@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from queues.options import Option, Options
+from queues.config.options import Option, Options
 
 #: Characters of a line of the page.
 WIDTH = 118

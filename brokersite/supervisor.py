@@ -10,9 +10,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from queues import childprocess
 from queues.backoff import Backoff, even
 from queues.errors import BrokerError
+from queues.processes import childprocess
 from wire.net.address import HostPort
 
 #: Seconds a program has to accept connections after its first start.

@@ -22,7 +22,7 @@ from django.urls import reverse
 
 from brokersite.admission import PageScheduler
 from brokersite.path_prefix import path_within
-from queues.database import KEEPALIVES
+from queues.database.parameters import KEEPALIVES
 
 #: Idle threads that are kept. So many pages are rarely under way at the same time; where they are, as when browsers
 #: that refresh a page ask at the same moment, more are kept as long as they are needed again within some seconds.

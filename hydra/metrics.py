@@ -9,8 +9,8 @@ import psycopg
 
 from hydra.locks import LOCK_CLASS
 from hydra.storage.statements import statement
-from queues.hosts import at_primary
-from queues.metrics import counters, gauges, text_of
+from queues.database.hosts import at_primary
+from queues.monitoring.metrics import counters, gauges, text_of
 
 
 async def node_metrics(parameters: dict[str, Any]) -> bytes:

@@ -15,9 +15,9 @@ from hydra.protocol.times import Times
 from hydra.storage.database import conninfo_from_settings
 from hydra.transports.address import NodeAddress
 from hydra.transports.base import TransportOptions
+from queues.config.secret_files import read_secret
 from queues.engine.api import EngineOptions
 from queues.engine.api import options_from_settings as engine_options
-from queues.secretfiles import read_secret
 from wire.net.tls import server_context
 
 #: `BROKER_HYDRA_SECRET` for no secret although `DATA_DIR` has one.

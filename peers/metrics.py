@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from peers.service import PeerbusService
-from queues.metrics import counters, engine_metrics, over_quota
+from queues.monitoring.metrics import counters, engine_metrics, over_quota
 
 
 class PeersCollector(Collector):

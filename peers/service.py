@@ -15,8 +15,8 @@ from django.conf import settings
 
 from queues.engine.api import Broker, Engine, EngineError, EngineOptions, StoreUnavailable
 from queues.engine.api import options_from_settings as engine_options
-from queues.keysessions import KeySessions
-from queues.throttle import FailureThrottle
+from queues.permissions.key_sessions import KeySessions
+from queues.permissions.throttle import FailureThrottle
 
 logger = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from queues.engine.api import (
     PeerMessage,
     TooManyNames,
 )
-from queues.reach import Operation, Protocol
+from queues.permissions.rules import Operation, Protocol
 from wire.net.address import HostPort
 
 logger = logging.getLogger(__name__)

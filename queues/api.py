@@ -23,15 +23,15 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
-from queues.addresses import SYSTEMS, InvalidAddress, parse_address
-from queues.contents import NoSuchContent, canonical_msgpack
+from queues.config.settings import settings
 from queues.engine.api import DEAD_LETTER, QueueFull, QueueNotFound, statement_parts
 from queues.errors import BrokerError
+from queues.formats.contents import NoSuchContent, canonical_msgpack
+from queues.formats.texts import is_storable, json_text, shown
 from queues.models import Content
-from queues.reach import Operation, Protocol, may_reach
-from queues.settings import settings
-from queues.store import announce_ready, drop_oldest, query
-from queues.texts import is_storable, json_text, shown
+from queues.permissions.addresses import SYSTEMS, InvalidAddress, parse_address
+from queues.permissions.rules import Operation, Protocol, is_allowed
+from queues.store.queries import announce_ready, drop_oldest, query
 
 __all__ = ["InvalidAddress", "InvalidMessage", "Outgoing", "QueueFull", "QueueNotFound", "publish", "publish_many"]
 
@@ -117,7 +117,7 @@ def publish_many(
     once for each: much cheaper than as many calls of `publish`.
     """
     kind, name = parse_address(address)
-    if not may_reach(Protocol.DJANGO, Operation.PUBLISH, kind, name):
+    if not is_allowed(Protocol.DJANGO, Operation.PUBLISH, kind, name):
         raise InvalidAddress(address, SYSTEMS)
     rows = [_row(one if isinstance(one, Outgoing) else Outgoing(one)) for one in _several(messages)]
     exact = not connections[using].in_atomic_block

@@ -12,7 +12,8 @@ class QueuesConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from queues import checks, hosts  # noqa: F401
-        from queues.settings import settings
+        from queues import checks  # noqa: F401
+        from queues.config.settings import settings
+        from queues.database import hosts
 
         hosts.directory = lambda: settings.DATA_DIR / "timelines"

@@ -12,12 +12,12 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.utils import OperationalError
 
-from queues.database import DJANGO_SESSION, check_encoding
+from queues.config.settings import problems
+from queues.database.hosts import hosts_of
+from queues.database.parameters import DJANGO_SESSION, check_encoding
 from queues.engine.database import OLDEST_SERVER, refused_by_pooler
 from queues.errors import WrongEncoding
-from queues.hosts import hosts_of
 from queues.postgresql.base import DatabaseWrapper
-from queues.settings import problems
 
 #: Characters.
 SHORTEST_SECRET = 32

@@ -10,10 +10,11 @@ import logging
 
 from celery import shared_task
 
-from queues import periodic, upkeep
+from queues import upkeep
 from queues.audit.upkeep import look_after
 from queues.etl import schedules
 from queues.etl.tasks import cancel_revoked, run_etl
+from queues.schedules import periodic
 
 __all__ = [
     "cancel_revoked", "forget_old", "keep_archive", "keep_audit", "recover_etl", "return_leases", "run_due_etl",

@@ -16,7 +16,8 @@ from django.db.models.functions import Now
 from psycopg.conninfo import make_conninfo
 from psycopg.errors import LockNotAvailable
 
-from queues.database import primary_parameters
+from queues.config.settings import settings
+from queues.database.parameters import primary_parameters
 from queues.engine.cluster import reaper
 from queues.engine.cluster.periodic import notice_days, told_idle
 from queues.engine.database import connect
@@ -25,8 +26,7 @@ from queues.engine.statements import ALL
 from queues.etl.workspace import is_log
 from queues.models import EtlRun, Rollup
 from queues.operations import bulk
-from queues.settings import settings
-from queues.store import query
+from queues.store.queries import query
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from xdist.scheduler.loadfile import LoadFileScheduling
 
 from brokersite import embedded
 from brokersite.rigs.process import free_ports
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from tests.process import Process, stop_forge
 from tests.settings import PREFIX
 from tests.tools import need, summary

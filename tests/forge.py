@@ -54,8 +54,8 @@ IMPORTED: Final = (
     "brokersite.workers", "hydra.metrics", "hydra.picture", "hydra.send_gate", "hydra.storage.node_row",
     "peers.gateway", "peers.metrics", "peers.server.lifespan", "peers.session", "queues.audit.anchor_check",
     "queues.audit.reading", "queues.audit.signing", "queues.checks", "queues.control_room", "queues.etl.runner",
-    "queues.operations.verifications", "queues.processors", "queues.samples", "wire.checks", "wire.net.tls",
-    "wire.overhop.payloads",
+    "queues.operations.verifications", "queues.processes.processors", "queues.store.samples", "wire.checks",
+    "wire.net.tls", "wire.overhop.payloads",
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from queues.metrics import counters, engine_metrics, gauges, over_quota
+from queues.monitoring.metrics import counters, engine_metrics, gauges, over_quota
 from wire.server import Server
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from queues.engine.api import Broker, Destination, Engine, EngineOptions, spare_garbage_collector
 from queues.operations import bulk
-from queues.periodic import Scheduler
+from queues.schedules.periodic import Scheduler
 from wire.blipmq.session import BlipMQSession
 from wire.net.address import HostPort, Network
 from wire.net.limits import ConnectionLimits, ListenerOptions

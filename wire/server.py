@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from queues.engine.api import Broker
-from queues.keysessions import KeySessions
-from queues.throttle import FailureThrottle
+from queues.permissions.key_sessions import KeySessions
+from queues.permissions.throttle import FailureThrottle
 from wire.net.listener import Listener
 from wire.net.process_group import ProcessGroup, State
 from wire.session import WireSession

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
 from queues.engine.api import Broker
-from queues.reach import Protocol
+from queues.permissions.rules import Protocol
 from wire.framing import FrameReader
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure

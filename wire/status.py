@@ -9,7 +9,7 @@ from http import HTTPStatus
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 
-from queues.health import readiness
+from queues.monitoring.health import readiness
 from wire.metrics import WireCollector
 from wire.net.address import HostPort
 from wire.server import Server

@@ -36,7 +36,8 @@ class ProcessFailed(Exception):
 class RigProcess:
     """A program in a session of its own; `log` is what it prints. As a context it ends with the context.
 
-    A Python program whose command is of :func:`queues.childprocess.command` also ends when this process is killed.
+    A Python program also ends when this process is killed, if its command is of
+    :func:`queues.processes.childprocess.command`.
     """
 
     def __init__(

@@ -20,8 +20,8 @@ from hydra.admin.view import EMPTY, JOINED, NodeView, electorate_of, moment, vot
 from hydra.models import Link, Node
 from hydra.notifications import CommandAction
 from queues.admin.recorded import FixedAdmin, confirm_page, confirmed, object_action, object_page, operator, row_action
+from queues.formats.times import relative
 from queues.operations import audit_log
-from queues.times import relative
 
 
 def _field_of(part: Callable[[NodeView], SafeString], description: str) -> Callable[[Any, Any], SafeString]:

@@ -10,8 +10,8 @@ from django.http import HttpRequest
 from hydra.models import Tenure
 from queues.admin.charts import Chart, Stretch, timeline
 from queues.admin.history import asked_span
-from queues.samples import SPANS
-from queues.times import duration
+from queues.formats.times import duration
+from queues.store.samples import SPANS
 
 #: Tenures in a timeline, the newest, and moments below it.
 MAX_SHOWN = 500

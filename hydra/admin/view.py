@@ -14,7 +14,7 @@ from hydra.models import Event, Link, Member, Node, NodeRole, Vote
 from hydra.picture import Edge, Station, draw
 from hydra.protocol.electorate import Electorate, parse_electorate
 from queues.admin.worker import html_table
-from queues.times import clock, relative
+from queues.formats.times import clock, relative
 
 JOINED = "joined"
 VOTES_SHOWN = 50

@@ -11,9 +11,9 @@ from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from queues.database import ENCODING, check_encoding, connection_parameters, startup_options
+from queues.database.hosts import Session, choose_conninfo, cluster_of
+from queues.database.parameters import ENCODING, check_encoding, connection_parameters, startup_options
 from queues.errors import WrongEncoding
-from queues.hosts import Session, choose_conninfo, cluster_of
 
 
 class Connection(AsyncConnection[TupleRow]):

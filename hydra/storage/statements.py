@@ -9,7 +9,7 @@ from psycopg import AsyncCursor
 from psycopg.rows import TupleRow
 
 from hydra.storage.database import Connection
-from queues.sqlfiles import statements
+from queues.database.sql_files import statements
 
 DIRECTORY: Final = Path(__file__).parent / "sql"
 

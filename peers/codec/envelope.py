@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from peers.codec import signing
 from peers.codec.parsing import MalformedJson, loads, members
 from peers.errors import InvalidEnvelope, MessageTooLarge
-from queues.canonical import json_string
+from queues.formats.canonical import json_string
 
 #: The recipient of a broadcast.
 PROTOCOL_VERSION: Final = "v1"

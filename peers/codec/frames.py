@@ -27,7 +27,7 @@ from peers.codec.envelope import (
     delivered_size,
 )
 from peers.codec.parsing import MalformedJson, loads, members
-from queues.canonical import is_plain, json_string
+from queues.formats.canonical import is_plain, json_string
 
 
 class Register(NamedTuple):

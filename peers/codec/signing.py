@@ -17,7 +17,7 @@ import orjson
 
 from peers.codec.parsing import MalformedJson, loads, members
 from peers.errors import WeakSecret
-from queues.canonical import json_string
+from queues.formats.canonical import json_string
 
 #: The signed strings in their order; the body follows.
 FIELDS: Final = ("protocol_version", "id", "from", "to", "ts", "source", "kind")

@@ -16,7 +16,7 @@ from queues.admin.keyset import KeysetChangeList
 from queues.admin.life import ID
 from queues.admin.message_columns import MessageColumns
 from queues.models import ArchivedMessage, Content, Queue
-from queues.store import query
+from queues.store.queries import query
 
 
 @admin.register(ArchivedMessage)

@@ -18,10 +18,10 @@ from queues.admin.audit_links import rows_address
 from queues.admin.columns import column, moment, short_hash
 from queues.admin.recorded import ReadOnlyAdmin, object_page
 from queues.admin.worker import html_table
+from queues.formats.times import relative
 from queues.models import AuditAnchor, AuditChain, AuditVerification
 from queues.operations.verifications import Running, verifier
-from queues.store import query
-from queues.times import relative
+from queues.store.queries import query
 
 #: Verifications and anchors that a chain's page shows.
 SHOWN = 10

@@ -20,9 +20,9 @@ from queues.admin.filters import OfferedFilter, number
 from queues.admin.keyset import AFTER, KeysetAdmin, KeysetChangeList
 from queues.audit.chains import PEERBUS
 from queues.audit.listing import rows_of
+from queues.formats.times import clock
 from queues.models import AuditChain, AuditRow
-from queues.store import query
-from queues.times import clock
+from queues.store.queries import query
 
 #: Rows that one page looks through for what no index leads to: an event, a sender, a recipient.
 WINDOW = 100_000

@@ -10,7 +10,7 @@ from django.contrib import admin
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from queues.times import clock, relative
+from queues.formats.times import clock, relative
 
 
 def column(description: str, shown: Callable[[Any], object], **display: Any) -> Any:

@@ -19,10 +19,10 @@ from queues.admin.keyset import KeysetAdmin, KeysetChangeList
 from queues.admin.links import page_of
 from queues.admin.recorded import object_action, row_action
 from queues.engine.api import LATEST, MAX_LISTED
+from queues.formats.times import relative
 from queues.models import Connection
 from queues.operations import connections as operations
-from queues.reach import Protocol
-from queues.times import relative
+from queues.permissions.rules import Protocol
 
 #: Orders of the list: its keyset, by the word in the address.
 ORDERS: Mapping[str, tuple[str, tuple[str, ...]]] = {

@@ -12,8 +12,8 @@ from django.urls import reverse
 from django.utils.html import format_html
 
 from queues.admin.recorded import AbstractAdmin, RecordedAdmin, operator
-from queues.counts import QueueCounts, many_counts
 from queues.errors import BrokerError
+from queues.store.counts import QueueCounts, many_counts
 
 
 def messages_link(queue: int, text: object, state: int | None = None) -> str:

@@ -12,10 +12,10 @@ from django.utils.html import format_html
 
 from queues.admin.etl_columns import RunColumns, page
 from queues.admin.recorded import ReadOnlyAdmin, confirm_page, confirmed, demand, object_action, object_page, operator
+from queues.config.settings import settings
 from queues.etl import runs, schedules
 from queues.etl.options import RunOptions, default_output
 from queues.models import EtlRun
-from queues.settings import settings
 
 #: Seconds after which the list loads itself again while a run lasts.
 REFRESH = 3

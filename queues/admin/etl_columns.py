@@ -15,8 +15,8 @@ from queues.admin import charts
 from queues.admin.columns import anchor, column
 from queues.admin.etl_progress import in_order, progress_of, run_seconds
 from queues.admin.rollup import rollup_charts, span
+from queues.formats.times import clock, relative
 from queues.models import EtlRun, EtlState
-from queues.times import clock, relative
 
 #: Hours before a run's end that its page shows.
 HOURS = 24

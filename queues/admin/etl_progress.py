@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from queues.etl.workspace import is_log
+from queues.formats.times import duration
 from queues.models import EtlRun, EtlState
-from queues.times import duration
 
 #: The stages of a run, in order; one that has nothing to do may be left out.
 STAGES = (

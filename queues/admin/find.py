@@ -17,10 +17,10 @@ from queues.admin.generic import ModelAdmin
 from queues.admin.life import ID
 from queues.admin.recorded import demand, render_page
 from queues.errors import BrokerError
+from queues.formats.times import zone
 from queues.models import BulkAction, Message, Outcome, Queue
 from queues.operations.keys import PROTOCOLS
 from queues.operations.search import FINISHED, STATES, Criteria, Look, Search
-from queues.times import zone
 
 #: Messages on one page.
 PAGE = 50

@@ -21,12 +21,12 @@ from queues.admin.find import find_address
 from queues.admin.history import history_charts
 from queues.admin.recorded import demand, operator
 from queues.errors import BrokerError
+from queues.formats.times import duration
 from queues.operations.backends import end_backend
 from queues.operations.monitor import reader
 from queues.operations.overview import HorizonHolder, QueueState
 from queues.operations.state import BrokerState, Problem
-from queues.samples import SPANS
-from queues.times import duration
+from queues.store.samples import SPANS
 
 VIEW, END_BACKEND = "queues.view_queue", "queues.end_backend"
 #: Queues with a line of their own.

@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from queues.admin.chart_page import ChartPageAdmin
 from queues.admin.charts import LARGE, Chart, Frame, Series, columns, format_number, format_rate, format_size, lines
 from queues.models import Queue, QueueSample
-from queues.samples import ALL_QUEUES, SPANS, Span, TimeSeries, read_series, span_start
+from queues.store.samples import ALL_QUEUES, SPANS, Span, TimeSeries, read_series, span_start
 
 DEFAULT_SPAN = "hour"
 

@@ -12,9 +12,9 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from queues.admin.worker import html_table
+from queues.formats.times import clock, zone
 from queues.models import ArchivedMessage, Message
 from queues.operations.life import is_archived, life_of
-from queues.times import clock, zone
 
 #: The id of a message in an address: 64 bits with a sign.
 ID: Final = re.compile(r"-?[0-9]{1,18}|-?[0-8][0-9]{18}", re.ASCII)

@@ -17,9 +17,9 @@ from queues.admin.counted import CountedRows
 from queues.admin.links import page_of
 from queues.admin.recorded import FixedAdmin, object_action, row_action
 from queues.admin.worker import html_table
+from queues.formats.times import clock, relative
 from queues.models import Mailbox
 from queues.operations import mailboxes
-from queues.times import clock, relative
 
 
 class ConnectedFilter(admin.SimpleListFilter):

@@ -12,8 +12,8 @@ from django.http import HttpResponse
 from django.utils.html import format_html
 from msgpack import unpackb  # type: ignore[import-untyped]
 
+from queues.formats.times import clock
 from queues.models import Content, JobLogLine
-from queues.times import clock
 
 #: Bytes of a payload that a page shows, and of one in hexadecimal.
 MAX_SHOWN = 64 * 1024

@@ -14,9 +14,9 @@ from django.utils.safestring import mark_safe
 
 from queues.admin.columns import column
 from queues.admin.recorded import AbstractAdmin, RecordedAdmin, row_action
-from queues.cron import cron_problem, explain
-from queues.planning import save_planned, set_enabled, upcoming
-from queues.times import local, relative
+from queues.formats.cron import cron_problem, explain
+from queues.formats.times import local, relative
+from queues.schedules.planning import save_planned, set_enabled, upcoming
 
 #: Runs ahead that the page of one shows.
 UPCOMING = 5

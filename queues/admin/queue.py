@@ -11,7 +11,6 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
-from queues.addresses import queue_problem
 from queues.admin import definitions
 from queues.admin.audit_links import operators_address
 from queues.admin.charts import format_rate, sparkline
@@ -29,7 +28,8 @@ from queues.models import Queue, QueueKind
 from queues.operations import audit_log
 from queues.operations import messages as message_operations
 from queues.operations import queues as queue_operations
-from queues.reach import Operation, Protocol
+from queues.permissions.addresses import queue_problem
+from queues.permissions.rules import Operation, Protocol
 
 
 class QueueForm(ModelForm):

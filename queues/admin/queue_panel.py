@@ -13,13 +13,13 @@ from django.urls import reverse
 
 from queues.admin.charts import SMALL, format_number, format_rate
 from queues.admin.history import history_charts
-from queues.counts import QueueCounts
+from queues.formats.times import duration, relative
 from queues.models import Queue
 from queues.operations.overview import QueueState, oldest_ready, read_queues
 from queues.operations.queue_page import MAX_LETTERS, ConsumerState, queue_details
-from queues.samples import SPANS, SPARK, read_series
-from queues.store import query_within
-from queues.times import duration, relative
+from queues.store.counts import QueueCounts
+from queues.store.queries import query_within
+from queues.store.samples import SPANS, SPARK, read_series
 
 #: Milliseconds that a statement may take, and the one that looks for first messages.
 LIMIT, OLDEST_LIMIT = 2000, 500

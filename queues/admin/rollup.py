@@ -13,9 +13,9 @@ from django.http import HttpRequest
 
 from queues.admin.chart_page import ChartPageAdmin
 from queues.admin.charts import Chart, Series, bars, columns, format_size, lines
+from queues.formats.times import clock
 from queues.models import Rollup
-from queues.store import query
-from queues.times import clock
+from queues.store.queries import query
 
 #: Spans of the page, in hours.
 SPANS = {24: "last 24 hours", 168: "last 7 days"}

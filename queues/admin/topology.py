@@ -9,7 +9,6 @@ from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from queues.addresses import InvalidAddress
 from queues.admin import flows
 from queues.admin.charts import format_number, format_rate
 from queues.admin.columns import anchor, column
@@ -21,6 +20,7 @@ from queues.models import Route, Subscription
 from queues.operations import queues as queue_operations
 from queues.operations import routes
 from queues.operations.route_traffic import RouteTraffic, read_traffic
+from queues.permissions.addresses import InvalidAddress
 
 
 @admin.register(Subscription)

@@ -12,8 +12,8 @@ from django.utils.safestring import SafeString
 from queues.admin.columns import anchor, column, moment
 from queues.admin.links import job_message, link, message_pages, page_of, queue_pages
 from queues.admin.recorded import ReadOnlyAdmin
+from queues.formats.times import duration, relative
 from queues.models import Worker
-from queues.times import duration, relative
 
 
 def html_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> SafeString:

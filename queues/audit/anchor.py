@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from queues.canonical import json_string
+from queues.formats.canonical import json_string
 
 #: In place of the signature before the first.
 NOTHING = hashlib.sha256(b"").digest()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from queues.audit.anchor import Anchor, parse_line
 from queues.audit.errors import InvalidAnchorFile
-from queues.settings import settings
+from queues.config.settings import settings
 
 #: The beginning of every line.
 BEGINNING = b'{"chain":'

@@ -14,7 +14,7 @@ from queues.audit.anchor_file import AnchorFile
 from queues.audit.origin import origin
 from queues.audit.signing import Signer, signer
 from queues.models import AnchorKind, AuditAnchor
-from queues.store import query
+from queues.store.queries import query
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, InterfaceError, Operation
 from queues.audit.errors import AuditError, HeadNotLocked, NoSuchChain
 from queues.audit.events import MAX_ROWS, AuditEvent, AuditRecord, Head, append_parameters, columns
 from queues.models import AuditChain
-from queues.store import query
+from queues.store.queries import query
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from blake3 import blake3
 
 from queues.audit.errors import InvalidEvent
 from queues.audit.spans import span_ids
-from queues.canonical import escape_stored, is_plain, json_string
-from queues.sqlfiles import text_array
+from queues.database.sql_files import text_array
+from queues.formats.canonical import escape_stored, is_plain, json_string
 
 #: In place of the hash before the first row: BLAKE3 of nothing.
 GENESIS = blake3(b"").hexdigest()

@@ -11,7 +11,7 @@ from django.db.models.expressions import RawSQL
 from queues.audit.anchor import time_text
 from queues.audit.spans import MAX_SPAN, parse_span
 from queues.models import AuditChain, AuditRow
-from queues.store import query
+from queues.store.queries import query
 
 #: The columns of `chains`, in the order of audit_chains.sql.
 CHAIN = (

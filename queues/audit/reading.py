@@ -20,8 +20,8 @@ from psycopg.rows import class_row
 from queues.audit.anchor import Anchor
 from queues.audit.diagnosis import ChainRow
 from queues.audit.events import AuditEvent
-from queues.database import primary_parameters
-from queues.store import text
+from queues.database.parameters import primary_parameters
+from queues.store.queries import text
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 

@@ -12,7 +12,7 @@ from queues.audit.anchoring import try_anchor
 from queues.audit.errors import ChainBusy
 from queues.audit.signing import Signer, signer
 from queues.models import AnchorKind
-from queues.store import lock_limit, query
+from queues.store.queries import lock_limit, query
 
 #: Days for which there are partitions, today's included.
 AHEAD = 7

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from queues.audit.errors import InvalidAuditKey
 from queues.audit.keys import fingerprint, parse_private_key, parse_public_key, raw
-from queues.secretfiles import read_secret, write_secret
-from queues.settings import settings
+from queues.config.secret_files import read_secret, write_secret
+from queues.config.settings import settings
 
 #: Public keys by fingerprint.
 Trusted = Mapping[str, Ed25519PublicKey]

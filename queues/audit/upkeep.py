@@ -11,9 +11,9 @@ from queues.audit.anchoring import anchor_all
 from queues.audit.chains import seal
 from queues.audit.errors import ChainBusy
 from queues.audit.retention import drop_old, make_partitions
+from queues.config.settings import settings
 from queues.models import AnchorKind
-from queues.settings import settings
-from queues.store import query
+from queues.store.queries import query
 
 #: Nodes keep time each for itself: an anchor that is nearly old enough is.
 SLACK = 0.8

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from queues import extras
-from queues.settings import settings
+from queues.config import extras
+from queues.config.settings import settings
 
 Schedule = dict[str, dict[str, Any]]
 

@@ -6,7 +6,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 
-from queues.reach import LISTS, Operation, Protocol, covers, may_reach
+from queues.permissions.rules import LISTS, Operation, Protocol, covers, is_allowed
 
 #: Remembered answers for a key; more are worked out anew.
 MAX_REMEMBERED = 1000
@@ -42,7 +42,7 @@ class Grant:
         known = self._answers.get(asked)
         if known is None:
             text = name.decode("utf-8", "replace")
-            known = may_reach(protocol, operation, address, text) and any(
+            known = is_allowed(protocol, operation, address, text) and any(
                 covers(getattr(self, patterns), address, text) for patterns in LISTS[operation]
             )
             if len(self._answers) < MAX_REMEMBERED and len(name) <= MAX_REMEMBERED_NAME:

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 from psycopg.rows import TupleRow
 
+from queues.database.hosts import Session, choose_conninfo
 from queues.engine.database import LOST, Connection, at_same_server, check_sessions, connect
 from queues.engine.errors import OutcomeUnknown, StoreUnavailable
 from queues.engine.faults import Fault, fault_of, told
 from queues.engine.options import EngineOptions
-from queues.hosts import Session, choose_conninfo
 
 T = TypeVar("T")
 

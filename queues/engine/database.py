@@ -11,7 +11,7 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from queues.database import ENCODING, KEEPALIVES, check_encoding, startup_options
+from queues.database.parameters import ENCODING, KEEPALIVES, check_encoding, startup_options
 from queues.engine import adapters
 from queues.engine.clock import until_tick
 from queues.engine.driver import EngineConnection

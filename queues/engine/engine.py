@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 import psycopg
 
-from queues import hosts
+from queues.database import hosts
 from queues.engine.backpressure import Barriers, Saturation
 from queues.engine.clients import Clients
 from queues.engine.clock import ServerClock, now

@@ -74,9 +74,9 @@ def options_from_settings(name: str) -> EngineOptions:
     from psycopg.conninfo import make_conninfo
 
     from queues.audit.upkeep import anchor_at_stop, look_after
-    from queues.database import engine_parameters
-    from queues.samples import Sampler
-    from queues.settings import settings
+    from queues.config.settings import settings
+    from queues.database.parameters import engine_parameters
+    from queues.store.samples import Sampler
 
     named = {one.name: getattr(settings, one.metadata["setting"]) for one in fields(EngineOptions) if one.metadata}
     return EngineOptions(

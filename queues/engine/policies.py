@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from queues.engine.database import Connection
 from queues.engine.node import LocalNode
-from queues.reach import MAILBOX_PREFIX
+from queues.permissions.rules import MAILBOX_PREFIX
 
 
 @dataclass(frozen=True, slots=True)

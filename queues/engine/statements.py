@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 from psycopg.adapt import PyFormat
 
-from queues.sqlfiles import statements
+from queues.database.sql_files import statements
 
 #: Parameters by which a statement that takes `ids` and `skip` does all that there is.
 ALL: dict[str, Any] = {"ids": None, "skip": "{}"}

@@ -11,13 +11,13 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS
 
-from queues.database import connection_parameters
+from queues.config.settings import settings
+from queues.database.hosts import defaults_for_hosts
+from queues.database.parameters import connection_parameters
 from queues.etl.errors import InvalidOptions
 from queues.etl.jar import driver_jar
 from queues.etl.job.config import BODIES, VERIFY, Config
-from queues.hosts import defaults_for_hosts
 from queues.models import EtlRun, EtlState
-from queues.settings import settings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

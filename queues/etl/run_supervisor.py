@@ -16,12 +16,12 @@ from django.db.models.functions import Now
 
 from queues.audit.errors import AuditError
 from queues.audit.verify import VerificationProgress
+from queues.config.settings import settings
 from queues.etl.errors import EtlError, TimedOut
 from queues.etl.job.chains import Proven
 from queues.etl.options import RunOptions, config_for
 from queues.etl.verdict import figures, sentences, verify_chains
 from queues.models import EtlRun, EtlState
-from queues.settings import settings
 
 logger = logging.getLogger(__name__)
 #: The least seconds between two heartbeats of a run.

@@ -18,11 +18,11 @@ from typing import IO, Any
 
 import django
 
-from queues import childprocess
+from queues.config.settings import settings
 from queues.etl.errors import JobDied, TimedOut
 from queues.etl.job.family import kill
 from queues.etl.workspace import logs, workspace
-from queues.settings import settings
+from queues.processes import childprocess
 
 #: The module that the child process runs.
 JOB = "queues.etl.job"

@@ -12,7 +12,8 @@ import psutil
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, connections, transaction
 from django.db.models.functions import Now
 
-from queues import extras
+from queues.config import extras
+from queues.config.settings import child_environment
 from queues.etl import runner
 from queues.etl.errors import NoSpark, NoSuchRun, NotRunning, OutputBusy
 from queues.etl.options import RunOptions, default_output
@@ -20,7 +21,6 @@ from queues.etl.run_supervisor import TIMEOUT, this_process
 from queues.models import EtlRun, EtlState
 from queues.models.etl import UNFINISHED
 from queues.models.moment import aware
-from queues.settings import child_environment
 
 __all__ = ["cancel", "create", "get", "recover", "run", "start"]
 

@@ -14,11 +14,12 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
-from queues import extras, planning
+from queues.config import extras
 from queues.etl import runs
 from queues.etl.errors import EtlError, NoCelery
 from queues.etl.options import RunOptions
 from queues.models import EtlRun, EtlSchedule, EtlState
+from queues.schedules import planning
 
 logger = logging.getLogger(__name__)
 

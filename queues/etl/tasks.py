@@ -8,11 +8,11 @@ from typing import Any
 from celery import shared_task
 from celery.signals import task_revoked
 
+from queues.config.settings import settings
 from queues.etl import runner, runs
 from queues.etl.errors import NoSuchRun, NotRunning
 from queues.models import EtlRun
 from queues.models.etl import UNFINISHED
-from queues.settings import settings
 
 #: Seconds beyond a run's own time limit after which Celery ends its task, first kindly and then by force.
 TIMEOUT, FORCE = 60, 120

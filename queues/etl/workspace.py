@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from queues.settings import settings
+from queues.config.settings import settings
 
 PREFIX = "fivewire-etl-run-"
 #: Seconds for which a directory without a holder may be about to get one.

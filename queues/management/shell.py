@@ -25,7 +25,7 @@ from queues.api import MAX_TIME
 from queues.checks import refuse_encoding
 from queues.engine.api import absence
 from queues.errors import BrokerError
-from queues.texts import is_storable
+from queues.formats.texts import is_storable
 
 REFUSED, USAGE = 1, 2
 

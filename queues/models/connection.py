@@ -5,10 +5,10 @@ from __future__ import annotations
 from django.db import models
 from django.db.models.functions import Now
 
-from queues.connection_ids import parts_of_id
+from queues.formats.connection_ids import parts_of_id
 from queues.models.moment import MomentField
 from queues.models.unchecked import UncheckedForeignKey
-from queues.reach import Protocol
+from queues.permissions.rules import Protocol
 
 #: Protocols whose clients have connections of their own.
 PROTOCOLS = (Protocol.OVERHOP, Protocol.BLIPMQ, Protocol.SSPQ, Protocol.PEERBUS)

@@ -6,7 +6,7 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import models
 
-from queues.cron import cron_problem, timezone_problem
+from queues.formats.cron import cron_problem, timezone_problem
 from queues.models.moment import MomentField
 
 

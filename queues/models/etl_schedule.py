@@ -6,10 +6,10 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from queues.config.settings import settings
 from queues.models.cron_schedule import CronSchedule
 from queues.models.etl import EtlRun
 from queues.models.moment import MomentField
-from queues.settings import settings
 
 
 class EtlBodies(models.TextChoices):

@@ -11,11 +11,11 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from queues.config.settings import settings
+from queues.formats.texts import depth, json_text
 from queues.models.cron_schedule import CronSchedule
 from queues.models.moment import MomentField
 from queues.models.queue import QueueKind
-from queues.settings import settings
-from queues.texts import depth, json_text
 
 LOWEST_PRIORITY, MAX_PRIORITY = -100, 100
 MAX_ATTEMPTS = 32_767
@@ -40,7 +40,7 @@ def encode_payload(value: Any) -> bytes:
 
 
 class PeriodicJob(CronSchedule):
-    """A job that is published to a queue at the times of a cron expression. `queues.periodic` does what it says.
+    """A job that is published to a queue at the times of a cron expression. `queues.schedules.periodic` publishes it.
 
     The queue has no constraint, so that it can be deleted: then the id leads nowhere and every run fails.
     """

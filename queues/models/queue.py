@@ -9,9 +9,9 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
+from queues.config.settings import settings
 from queues.models.moment import MomentField
-from queues.reach import SYSTEM_PREFIX
-from queues.settings import settings
+from queues.permissions.rules import SYSTEM_PREFIX
 
 
 class QueueKind(models.TextChoices):
@@ -161,7 +161,7 @@ class Queue(models.Model):
 class QueueCount(models.Model):
     """The number of messages in a queue, by state: exact together with the queue's `QueueTally` rows.
 
-    Read it through `queues.counts`, which adds the two.
+    Read it through `queues.store.counts`, which adds the two.
     """
 
     queue = models.OneToOneField(

@@ -7,7 +7,7 @@ from django.db import DEFAULT_DB_ALIAS, ProgrammingError, transaction
 from queues.errors import OperationError
 from queues.operations.audit_log import record
 from queues.operations.overview import HorizonHolder
-from queues.store import query
+from queues.store.queries import query
 
 
 class BackendGone(OperationError):

@@ -27,8 +27,8 @@ from queues.models import BulkAction, BulkOperation, BulkState, Message, Outcome
 from queues.operations.audit_log import record, record_id
 from queues.operations.messages import arrived, get_queue, move_some, newest, no_room, purge_batches, room_in, unpack
 from queues.operations.search import Criteria, Look, Search
-from queues.reach import Operation, Protocol, may_reach
-from queues.store import query, whole
+from queues.permissions.rules import Operation, Protocol, is_allowed
+from queues.store.queries import query, whole
 
 logger = logging.getLogger(__name__)
 
@@ -254,7 +254,7 @@ def _search(plan: BulkPlan, high: int, using: str) -> Search:
 def _check_target(target: str, using: str) -> Queue:
     if not target:
         raise OperationError("Name the queue to which they go.")
-    if not may_reach(Protocol.OPERATOR, Operation.PUBLISH, "queue", target):
+    if not is_allowed(Protocol.OPERATOR, Operation.PUBLISH, "queue", target):
         raise OperationError(f"Nothing can be moved to {target!r}: it is the system's.")
     return get_queue(target, using)
 
@@ -320,7 +320,7 @@ class _Step:
         # The header might be a producer's own: only a queue that sends its dead letters here gets them back.
         found = Queue.objects.using(self.using).filter(name=home, dead_letter_queue=queue)
         source = found.first() if home else None
-        if source is None or not may_reach(Protocol.OPERATOR, Operation.PUBLISH, "queue", source.name):
+        if source is None or not is_allowed(Protocol.OPERATOR, Operation.PUBLISH, "queue", source.name):
             return 0
         return self._moved(queue, source, state, ids, "put-back", home=True, now=True)
 

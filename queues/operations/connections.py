@@ -17,12 +17,12 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db.models import Count, DurationField, ExpressionWrapper, Min, Sum
 from django.db.models.functions import Now
 
-from queues.connection_ids import NUMBER_BITS, connection_id, parts_of_id
 from queues.engine.api import Disconnected, Watched
 from queues.errors import OperationError
+from queues.formats.connection_ids import NUMBER_BITS, connection_id, parts_of_id
 from queues.models import Connection, ConnectionTotal, Node
 from queues.operations.audit_log import record, record_id
-from queues.store import notify, tell
+from queues.store.queries import notify, tell
 
 #: Connections of other sources that are listed, at most.
 MAX_OTHERS = 200

@@ -24,8 +24,8 @@ from queues.operations.periodic import FIELDS as PERIODIC_FIELDS
 from queues.operations.periodic import add_periodic
 from queues.operations.queues import POLICY, create_queue, policy_problems
 from queues.operations.routes import add_route, normal_source, normal_target
-from queues.planning import save_planned
-from queues.reach import SYSTEM_PREFIX
+from queues.permissions.rules import SYSTEM_PREFIX
+from queues.schedules.planning import save_planned
 
 M = TypeVar("M", Queue, PeriodicJob, ApiKey)
 

@@ -17,7 +17,7 @@ from queues.models import Queue
 from queues.operations.monitor import reader
 from queues.operations.overview import QueueState, read_queues
 from queues.operations.route_traffic import RouteTraffic, read_dead_letter_traffic, read_traffic
-from queues.store import query_within
+from queues.store.queries import query_within
 
 #: Milliseconds that a statement may take; queues in a graph, edges of each kind that are read at a step, and steps from
 #: the address that the graph is around.

@@ -7,12 +7,12 @@ from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from queues.counts import queue_counts
 from queues.errors import OperationError
 from queues.models import Queue, Worker
 from queues.operations import queues
 from queues.operations.jobs import JobStatus
 from queues.operations.messages import get_queue
+from queues.store.counts import queue_counts
 
 
 class AlreadyPaused(OperationError):

@@ -27,9 +27,9 @@ from django.db.models import F, Func, IntegerField, Q
 
 from queues.engine.api import first_id, message_uuid
 from queues.errors import OperationError
+from queues.formats.texts import storable
 from queues.models import ArchivedMessage, JobLogLine, Message, Outcome, Queue, State, Worker
 from queues.operations.messages import get_queue, purge_batches
-from queues.texts import storable
 
 #: Lines of a job's log that are kept: the latest ones.
 MAX_LOG_LINES = 200

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from django.db import IntegrityError, transaction
 from django.db.models import Q
 
+from queues.config.settings import settings
 from queues.engine.api import key_digest
 from queues.errors import BrokerError
+from queues.formats.texts import is_storable, shown
 from queues.models import ApiKey
-from queues.settings import settings
-from queues.texts import is_storable, shown
 
 #: The fields of a key that say what it may do.
 SCOPES = ("protocols", "publish", "consume", "manage")

@@ -31,7 +31,7 @@ from queues.models import (
     QueueKind,
     State,
 )
-from queues.store import time_limit
+from queues.store.queries import time_limit
 
 #: Rows of each source that are read.
 MAX_ROWS = 200

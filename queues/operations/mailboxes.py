@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from queues.addresses import name_problem
-from queues.counts import queue_counts
 from queues.errors import Busy, OperationError
 from queues.models import Mailbox, Outcome, State
 from queues.operations import queues as queue_operations
 from queues.operations.messages import WAITING, Progress, no_progress, purge_batches
-from queues.store import lock_limit, whole
+from queues.permissions.addresses import name_problem
+from queues.store.counts import queue_counts
+from queues.store.queries import lock_limit, whole
 
 #: Milliseconds to wait for open transactions that have published to a mailbox before its deletion is given up.
 QUEUE_TIMEOUT = "5000"

@@ -15,8 +15,8 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from queues.engine.api import Purge, QueueFull, QueueNotFound
 from queues.errors import OperationError
 from queues.models import Message, Outcome, Overflow, Queue, State
-from queues.reach import Operation, Protocol, may_reach
-from queues.store import announce_ready, drop_oldest, notify, query, whole
+from queues.permissions.rules import Operation, Protocol, is_allowed
+from queues.store.queries import announce_ready, drop_oldest, notify, query, whole
 
 Progress = Callable[[int], None]
 
@@ -119,7 +119,7 @@ def move(
     """
     if source == target:
         raise OperationError("The source and the target are the same queue.")
-    if not may_reach(Protocol.OPERATOR, Operation.PUBLISH, "queue", target):
+    if not is_allowed(Protocol.OPERATOR, Operation.PUBLISH, "queue", target):
         raise OperationError(f"Nothing can be moved to {target!r}: it is the system's.")
     from_, to = get_queue(source, using), get_queue(target, using)
     return move_some(from_, to, states, using, event="move", by=by, limit=limit, progress=progress)

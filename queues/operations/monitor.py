@@ -16,15 +16,15 @@ from dataclasses import replace
 from django.db import DEFAULT_DB_ALIAS, OperationalError
 from psycopg.errors import QueryCanceled
 
-from queues import hosts
-from queues.database import connection_parameters
+from queues.config.settings import settings
+from queues.database import hosts
+from queues.database.parameters import connection_parameters
 from queues.engine.api import running
 from queues.operations.overview import NEW_NODES, Overview, oldest_ready, take_overview
 from queues.operations.problems import find_problems
 from queues.operations.state import BrokerState, DiskSpace, Trend
-from queues.samples import ALL_QUEUES, SPANS, read_series
-from queues.settings import settings
-from queues.store import query_within
+from queues.store.queries import query_within
+from queues.store.samples import ALL_QUEUES, SPANS, read_series
 
 #: Seconds for which a look holds, one at what changes slowly, and one at the samples, unless there is a new one.
 AGE, SLOW_AGE, SAMPLES_AGE = 1.0, 15.0, 60.0

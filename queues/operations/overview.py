@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from django.db import DEFAULT_DB_ALIAS
 
-from queues.counts import QueueCounts
-from queues.store import query_within
+from queues.store.counts import QueueCounts
+from queues.store.queries import query_within
 
 #: Seconds after which an earlier look, and a sample, say nothing of the rates now.
 STALE, STALE_SAMPLE = 30.0, 180.0

@@ -10,11 +10,11 @@ from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 from django.db.models import QuerySet
 
 from queues.errors import InvalidFields, OperationError
+from queues.formats.texts import is_storable
 from queues.models import PeriodicJob
 from queues.operations.messages import get_queue
-from queues.periodic import publish_job
-from queues.planning import locked, save_planned
-from queues.texts import is_storable
+from queues.schedules.periodic import publish_job
+from queues.schedules.planning import locked, save_planned
 
 #: The fields that may be changed.
 FIELDS = ("name", "queue", "payload", "cron", "timezone", "enabled", "priority", "max_attempts", "unique")

@@ -11,7 +11,7 @@ from django.db import DEFAULT_DB_ALIAS
 from queues.models import Queue
 from queues.models.connection import shown_id
 from queues.operations.connections import watch
-from queues.store import query_within
+from queues.store.queries import query_within
 
 #: Milliseconds; workers and reasons shown; dead letters looked at, the newest.
 LIMIT, MAX_WORKERS, MAX_REASONS, MAX_LETTERS = 2000, 100, 10, 1000

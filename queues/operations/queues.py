@@ -15,17 +15,17 @@ from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, connections, transaction
 from django.db.models import DurationField
 
-from queues.addresses import queue_problem
-from queues.counts import queue_counts
 from queues.engine.api import Purge, QueueNotFound
 from queues.errors import Busy, InvalidFields
 from queues.errors import OperationError as OperationError  # the base of the errors here
+from queues.formats.texts import shown
 from queues.models import Mailbox, Outcome, Queue, State, Subscription
 from queues.operations.audit_log import declare
 from queues.operations.messages import LEASES, WAITING, Progress, get_queue, newest, no_progress, purge_batches
-from queues.reach import Operation, Protocol, may_reach
-from queues.store import lock_limit, notify, query, whole
-from queues.texts import shown
+from queues.permissions.addresses import queue_problem
+from queues.permissions.rules import Operation, Protocol, is_allowed
+from queues.store.counts import queue_counts
+from queues.store.queries import lock_limit, notify, query, whole
 
 #: Messages removed in the transaction that deletes a queue, at most: while it lasts no publish is stored.
 LAST_BATCH = 20_000
@@ -69,7 +69,7 @@ def policy_problems(queue: Queue) -> dict[str, list[str]]:
         if value is not None and value < least:
             problems[field] = [f"It must be {'0 or more' if least == timedelta(0) else 'more than 0'}."]
     target = queue.dead_letter_queue
-    if target is not None and not may_reach(Protocol.OPERATOR, Operation.PUBLISH, "queue", target.name):
+    if target is not None and not is_allowed(Protocol.OPERATOR, Operation.PUBLISH, "queue", target.name):
         problems["dead_letter_queue"] = [f"Nothing can be moved to {target.name!r}: it is the system's."]
     elif target is not None and (way := dead_letter_cycle(queue)):
         problems["dead_letter_queue"] = [f"Dead letters would come back: {' → '.join(way)}."]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from django.db import DEFAULT_DB_ALIAS
 
-from queues.store import query_within
+from queues.store.queries import query_within
 
 #: Seconds over which a rate is taken, as the statement has it.
 LATELY = 60

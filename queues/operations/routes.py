@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
-from queues.addresses import SYSTEMS, InvalidAddress, parse_address, parse_target
 from queues.errors import BrokerError
 from queues.models import Queue, Route
-from queues.reach import Operation, Protocol, may_reach
+from queues.permissions.addresses import SYSTEMS, InvalidAddress, parse_address, parse_target
+from queues.permissions.rules import Operation, Protocol, is_allowed
 
 
 class RouteError(BrokerError, ValueError):
@@ -39,7 +39,7 @@ def normal_target(text: str) -> str:
 
 
 def _routable(text: str, operation: Operation, kind: str, name: str) -> tuple[str, str]:
-    if not may_reach(Protocol.ROUTE, operation, kind, name):
+    if not is_allowed(Protocol.ROUTE, operation, kind, name):
         raise InvalidAddress(text, SYSTEMS)
     return kind, name
 

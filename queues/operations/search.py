@@ -17,12 +17,12 @@ from django.db import DEFAULT_DB_ALIAS, OperationalError
 from django.db.models import QuerySet
 from psycopg.errors import QueryCanceled
 
-from queues.counts import queue_counts
+from queues.config.settings import settings
 from queues.errors import OperationError
 from queues.models import ApiKey, ArchivedMessage, Content, Queue, State
 from queues.operations.messages import get_queue
-from queues.settings import settings
-from queues.store import query, time_limit
+from queues.store.counts import queue_counts
+from queues.store.queries import query, time_limit
 
 #: Rows that one statement looks at; with bodies to search, fewer.
 ROWS, ROWS_WITH_BODIES = 20_000, 2_000

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from queues.operations.overview import HorizonHolder, Overview
-from queues.samples import SPANS, TimeSeries
+from queues.store.samples import SPANS, TimeSeries
 
 
 class Trend(NamedTuple):

@@ -20,10 +20,10 @@ import django
 import psycopg
 from django.db import DEFAULT_DB_ALIAS
 
-from queues import childprocess
-from queues.database import primary_parameters
-from queues.settings import child_environment
-from queues.store import query
+from queues.config.settings import child_environment
+from queues.database.parameters import primary_parameters
+from queues.processes import childprocess
+from queues.store.queries import query
 
 if TYPE_CHECKING:
     from queues.audit.verify import VerificationProgress

@@ -8,7 +8,7 @@ import psycopg
 from django.db.backends.postgresql import base
 from django.db.utils import OperationalError
 
-from queues.hosts import Session, choose
+from queues.database.hosts import Session, choose
 
 
 class DatabaseWrapper(base.DatabaseWrapper):

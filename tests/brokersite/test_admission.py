@@ -9,7 +9,7 @@ import pytest
 
 from brokersite import admission
 from brokersite.admission import BURST, EXPECTED, LOOK, MAX_WAIT, PageScheduler, WorkBudget
-from queues.processors import Usage
+from queues.processes.processors import Usage
 
 RATE = 0.2
 

@@ -11,7 +11,7 @@ from django.db import OperationalError, close_old_connections, connection
 from django.test import Client
 from django.urls import reverse
 
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -23,7 +23,7 @@ import pytest
 from brokersite import embedded, embedded_home
 from brokersite.embedded import EmbeddedServer
 from brokersite.environment import CHECKOUT
-from queues.secretfiles import kept_secret
+from queues.config.secret_files import kept_secret
 from tests.process import Process, has_ended
 from tests.tools import lack, need
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from brokersite.environment import CHECKOUT, Environment
-from queues.options import InvalidEnvironment, size, size_text
+from queues.config.options import InvalidEnvironment, size, size_text
 
 
 def read(tmp_path: Path, **environ: str) -> Environment:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from brokersite.environment import CHECKOUT
-from queues.metrics import ENGINE_COUNTERS
+from queues.monitoring.metrics import ENGINE_COUNTERS
 
 DASHBOARD = CHECKOUT / "docs" / "grafana.json"
 PACKAGES = ("queues", "wire", "peers")

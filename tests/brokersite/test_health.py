@@ -11,9 +11,9 @@ from django.db import connection
 from django.test import AsyncClient, Client
 
 from hydra.models import Node as HydraNode
-from queues import health
 from queues.api import publish, publish_many
 from queues.models import DeadLetterTally, Queue
+from queues.monitoring import health
 from queues.operations.queues import create_queue
 from queues.operations.routes import add_route
 

@@ -8,7 +8,7 @@ from django.http import HttpResponse
 from django.test import Client
 
 from brokersite import login
-from queues import throttle
+from queues.permissions import throttle
 
 pytestmark = pytest.mark.django_db
 

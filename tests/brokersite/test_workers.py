@@ -18,7 +18,7 @@ from django.urls import path
 from brokersite import workers as module
 from brokersite.admission import PageScheduler
 from brokersite.workers import MAX_IDLE, SILENCE, RequestThreads
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from tests.waiting import until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.urls(__name__)]

@@ -25,7 +25,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 
 from brokersite.groups import APPS, keep_groups
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from queues.models import BulkOperation, BulkState, Queue, QueueSample, State
 from queues.operations.monitor import reader
 from tests.browser.hand import answer_yes, click, log_in, type_in, until, until_said, until_seen

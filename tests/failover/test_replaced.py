@@ -20,9 +20,9 @@ from brokersite.rigs.torture.database import KEY
 from hydra.storage.database import connect
 from queues.celery.transport.errors import DatabaseUnavailable
 from queues.celery.transport.store_connection import StoreConnection
+from queues.database.hosts import cluster_of
 from queues.etl.errors import DatabaseAway
 from queues.etl.job.database import JobConnection
-from queues.hosts import cluster_of
 from queues.postgresql.base import DatabaseWrapper
 from tests.failover.conftest import MakeServer
 from tests.failover.servers import Server, notes, page, url, wait_ready, wait_unready

@@ -20,7 +20,7 @@ from django.urls import reverse
 from queues import api, tasks
 from queues.models import ApiKey, EtlSchedule, Message, PeriodicJob, Queue
 from queues.operations.monitor import reader
-from queues.samples import take_sample, thin_samples
+from queues.store.samples import take_sample, thin_samples
 
 #: The first of all ids that the database gives: with a thousand's separator they are others.
 FIRST_ID = 12_345

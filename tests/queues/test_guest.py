@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from tests.queues.test_standalone import Project
 from tests.wire.broker import create_database, drop_databases
 

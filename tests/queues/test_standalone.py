@@ -17,7 +17,7 @@ import pytest
 from django.core import management
 
 from brokersite.environment import CHECKOUT
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from tests.bare import EXTRAS, link_packages
 from tests.process import Process
 from tests.waiting import wait_until
@@ -240,7 +240,7 @@ def test_a_message_published_in_a_transaction_is_there_with_the_commit(project: 
 
 
 def test_settings_are_the_declared_defaults_or_the_projects_own(project: Project) -> None:
-    script = "from queues.settings import settings\nanswer = [settings.BROKER_PREFETCH, str(settings.DATA_DIR)]"
+    script = "from queues.config.settings import settings\nanswer = [settings.BROKER_PREFETCH, str(settings.DATA_DIR)]"
     assert project.answer(script) == [10_000, str(project.directory / "data")]
 
 

@@ -16,7 +16,7 @@ import pytest
 from kombu.connection import Connection
 
 import queues.celery.transport  # noqa: F401 - makes fivewire:// known
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from queues.errors import WrongEncoding
 from tests.process import Process
 from tests.queues.test_standalone import Project

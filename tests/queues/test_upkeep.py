@@ -11,7 +11,7 @@ from django.db import connection
 from django.utils import timezone
 
 from queues import tasks, upkeep
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from queues.models import AuditAnchor, BulkOperation, EtlRun, EtlState, JobLogLine, Node, Rollup, State
 from queues.operations import bulk
 from queues.operations.audit_log import record

@@ -33,7 +33,7 @@ from queues.engine.api import (
     options_from_settings,
     spare_garbage_collector,
 )
-from queues.processors import seconds_of
+from queues.processes.processors import seconds_of
 
 DATABASE: Final = "fivewire_many_queues"
 #: Queues that are made one after the other to see what one costs.

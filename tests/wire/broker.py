@@ -16,7 +16,7 @@ import psycopg
 from django.conf import settings
 from psycopg import sql
 
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from queues.engine.access import key_digest
 from tests.process import Process
 from tests.tables import altering

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from tests.wire.broker import KEY, Database, create_database, drop_databases
 
 _numbers = itertools.count(1)

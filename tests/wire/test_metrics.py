@@ -20,7 +20,7 @@ from queues.engine import audit
 from queues.engine.api import Engine, EngineOptions
 from queues.engine.health import KINDS, MANY_RESTARTS
 from queues.engine.settle.writer import SETTLING
-from queues.metrics import ENGINE_COUNTERS
+from queues.monitoring.metrics import ENGINE_COUNTERS
 from tests.wire.serving import Recorder, client, is_turned_away, serving
 from wire.metrics import WireCollector
 from wire.net.limits import Closure

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 from prometheus_client import REGISTRY
 
-from queues import health
 from queues.engine.api import Engine, EngineOptions
+from queues.monitoring import health
 from tests.wire.serving import EVENT_LOOPS, LOCAL, run_scenario
 from wire import status
 from wire.net.address import HostPort

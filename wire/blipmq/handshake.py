@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Final, TypeVar
 
 from queues.engine.api import Broker, Grant, StoreUnavailable
-from queues.reach import Operation, Protocol
+from queues.permissions.rules import Operation, Protocol
 from wire.blipmq import codec
 from wire.server import Server
 from wire.session import WireSession

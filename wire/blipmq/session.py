@@ -25,7 +25,7 @@ from queues.engine.api import (
     QuotaExceeded,
     StoreUnavailable,
 )
-from queues.reach import Operation, Protocol
+from queues.permissions.rules import Operation, Protocol
 from wire.blipmq import codec
 from wire.blipmq.batches import BatchDecoder, FrameBatch, SharedDeliveries, encode_deliveries
 from wire.blipmq.codec import ACK, HEADER_SIZE, MAX_FRAME_SIZE, MIN_LENGTH, POLL, SUBSCRIBE

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, TypeVar
 import psycopg
 from django.core.management.base import BaseCommand, CommandError
 
-from queues.addresses import queue_problem
 from queues.engine.api import absence
 from queues.errors import BrokerError
-from queues.reach import Operation, Protocol
+from queues.permissions.addresses import queue_problem
+from queues.permissions.rules import Operation, Protocol
 from wire.net.address import parse_address
 
 T = TypeVar("T")

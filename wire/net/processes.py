@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from queues import childprocess
 from queues.backoff import Backoff, even
+from queues.processes import childprocess
 from wire.net.process_group import Place
 
 #: Waits before a child that keeps dying is started again.

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from queues.engine.api import ClientConnection, Content, LocalQueue, PushConsumer, PushRun, QueueNotFound, first_id
-from queues.reach import Operation
+from queues.permissions.rules import Operation
 from wire.net.connection import Connection, contained
 from wire.overhop.assignments import Assignment, Assignments, Pushed
 from wire.overhop.codec.encoder import Unencodable, encode_value, err

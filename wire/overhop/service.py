@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from time import thread_time
 from typing import Any, Protocol
 
-from queues import reach
 from queues.engine.api import ANONYMOUS, NOTHING, Broker, Destination, Grant, Publisher, StoreUnavailable
-from queues.reach import SYSTEM_QUEUE, Operation
+from queues.permissions import rules
+from queues.permissions.rules import SYSTEM_QUEUE, Operation
 from wire.net.process_group import ProcessGroup
 from wire.net.tasks import Tasks
 from wire.overhop.codec.decoder import MAX_ENVELOPE
@@ -46,7 +46,7 @@ class OverhopOptions:
 
 def allows(grant: Grant, operation: Operation, queue: str) -> bool:
     """Return whether a grant allows this on a queue over Overhop."""
-    return grant.may(reach.Protocol.OVERHOP, operation, "queue", queue.encode())
+    return grant.may(rules.Protocol.OVERHOP, operation, "queue", queue.encode())
 
 
 class ServedSession(Protocol):
@@ -153,7 +153,7 @@ class OverhopService:
         if self.options.api_key is None:
             return ANONYMOUS
         grant = self.grant
-        return grant if grant is not None and grant.for_protocol(reach.Protocol.OVERHOP) else NOTHING
+        return grant if grant is not None and grant.for_protocol(rules.Protocol.OVERHOP) else NOTHING
 
     # Queues.
 

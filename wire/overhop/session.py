@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from queues.backoff import Backoff, even
 from queues.engine.api import EngineError
-from queues.reach import Operation, Protocol
+from queues.permissions.rules import Operation, Protocol
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure
 from wire.net.process_group import State as HandedState

@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass
 
 from queues.engine.api import Broker, Delivery, Destination, EngineError, LocalDeadLetters, LocalQueue, Waiter
-from queues.reach import Protocol
+from queues.permissions.rules import Protocol
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure
 from wire.server import Server

@@ -31,7 +31,7 @@ from brokersite.rigs.bench.systems import (
 )
 from brokersite.rigs.bench.systems import open_system as open_one
 from brokersite.rigs.process import ProcessFailed
-from queues import extras
+from queues.config import extras
 from queues.etl.errors import EtlError
 from queues.management.shell import REFUSED, SubcommandCommand, bar, ended_by_sigterm, number, terminal_line
 

@@ -17,7 +17,7 @@ from brokersite.rigs.process import ProcessFailed
 from brokersite.rigs.torture.database import TortureDatabase
 from brokersite.rigs.torture.history import InjectedFaultKind
 from brokersite.rigs.torture.runner import Run, TorturePlan, describe
-from queues import extras
+from queues.config import extras
 from queues.management.shell import ended_by_sigterm
 
 COUNTS = {

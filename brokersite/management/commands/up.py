@@ -19,8 +19,8 @@ from brokersite import bootstrap, embedded
 from brokersite.addresses import add_addresses, given_addresses, refuse_taken_addresses
 from brokersite.environment import IN_CHECKOUT
 from brokersite.supervisor import ProcessSupervisor, Program, SupervisorError
-from queues import extras
-from queues.database import primary_parameters
+from queues.config import extras
+from queues.database.parameters import primary_parameters
 from wire.management.serving import LISTENERS
 from wire.net.address import HostPort
 

@@ -19,7 +19,6 @@ from django.db.models.functions import Length, Substr
 
 from brokersite.rigs.bench.drivers.blipmq import BlipConnection, BlipMQ
 from brokersite.rigs.bench.errors import BenchError
-from queues.counts import queue_counts
 from queues.engine.api import COLD, QueueNotFound
 from queues.errors import Busy
 from queues.models import ApiKey, Interest, Mailbox, Message, Queue, Subscription
@@ -27,6 +26,7 @@ from queues.operations.keys import create_key
 from queues.operations.mailboxes import MailboxNotFound, delete_mailbox
 from queues.operations.messages import remove_messages
 from queues.operations.queues import QueueNotEmpty, create_queue, delete_queue
+from queues.store.counts import queue_counts
 
 #: Seconds that the subscribers of fan-out have to acknowledge, on a machine that also runs all the others.
 ACK_TIMEOUT: Final = timedelta(seconds=30)

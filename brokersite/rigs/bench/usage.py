@@ -5,7 +5,7 @@ from __future__ import annotations
 import psutil
 
 from brokersite.rigs.bench.stream import Endpoint
-from queues.processors import seconds_of
+from queues.processes.processors import seconds_of
 
 
 class CpuMeter:

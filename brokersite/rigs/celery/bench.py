@@ -27,10 +27,10 @@ from brokersite.rigs.bench.servers import private_rabbitmq
 from brokersite.rigs.bench.stream import Login
 from brokersite.rigs.bench.systems import named_apart
 from brokersite.rigs.process import RigProcess
-from queues import childprocess
-from queues.database import engine_parameters
+from queues.database.parameters import engine_parameters
 from queues.engine.api import QueueNotFound
 from queues.operations.queues import delete_queue
+from queues.processes import childprocess
 
 APP = "brokersite.rigs.celery.bench_app"
 #: Bytes that a task leaves in the file.

@@ -16,13 +16,13 @@ import psycopg
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.measures import Figures
 from brokersite.rigs.etl.scratch import scratch_database, scratch_directory
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
+from queues.database.sql_files import statements
 from queues.etl.errors import JobDied
 from queues.etl.job.class_archive import archive_path
 from queues.etl.job.config import Config
 from queues.etl.options import RunOptions, config_for
 from queues.etl.runner import follow, job_process
-from queues.sqlfiles import statements
 
 _sql = statements(Path(__file__).with_name("sql"))
 

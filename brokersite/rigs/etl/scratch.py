@@ -16,7 +16,7 @@ from django.core.management import call_command
 from django.db import DEFAULT_DB_ALIAS, connections
 from psycopg import sql
 
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from queues.etl.errors import ScratchBusy
 
 #: The first key of the advisory lock of such a database; the second is the hash of its name.

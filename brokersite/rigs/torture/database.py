@@ -17,9 +17,9 @@ import psutil
 import psycopg
 
 from brokersite import embedded, embedded_home
-from queues import childprocess
 from queues.engine.api import key_digest
 from queues.etl.job.pacing import stopped
+from queues.processes import childprocess
 
 #: The engine's names of its connections.
 ENGINE = "fivewire %"

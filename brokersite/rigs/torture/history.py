@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 from zlib import crc32
 
-from queues.counts import QueueCounts
+from queues.store.counts import QueueCounts
 
 LARGE = 8000
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from brokersite.rigs.process import HOST, ProcessFailed, RigProcess, free_ports
 from brokersite.rigs.torture.database import TortureDatabase
-from queues import childprocess
+from queues.processes import childprocess
 
 #: The module that runs management commands.
 BROKER = "brokersite"

@@ -11,8 +11,8 @@ import psycopg
 from brokersite.rigs.torture import history
 from queues.audit.events import GENESIS, AuditEvent, hash_after
 from queues.audit.spans import parse_span
-from queues.counts import QueueCounts
-from queues.sqlfiles import statements
+from queues.database.sql_files import statements
+from queues.store.counts import QueueCounts
 
 _sql = statements(Path(__file__).with_name("sql"))
 

@@ -13,9 +13,9 @@ from hydra.runner import run
 from hydra.transports import check
 from hydra.transports.access import check_access
 from hydra.transports.address import IrcAddress, parse_node_address
-from queues import extras
+from queues.config import extras
 from queues.errors import BrokerError
-from queues.reach import Protocol
+from queues.permissions.rules import Protocol
 from wire.management.serving import ServerCommand, address, argument, or_off, queue_of
 
 DEFAULT_LISTEN = "127.0.0.1:6174"

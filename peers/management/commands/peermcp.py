@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from peers.client import AsyncPeerClient
 from peers.management.peering import add_peer_arguments, explained, peer_options
-from queues import extras
+from queues.config import extras
 from queues.management.shell import USAGE
 
 

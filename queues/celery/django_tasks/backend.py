@@ -21,7 +21,6 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 from django.utils import timezone
 from django.utils.crypto import get_random_string
 
-from queues.addresses import queue_problem
 from queues.api import InvalidMessage, QueueNotFound, publish
 from queues.celery.django_tasks.framework import (
     BaseTaskBackend,
@@ -32,11 +31,12 @@ from queues.celery.django_tasks.framework import (
     task_enqueued,
 )  # fmt: skip
 from queues.celery.django_tasks.results import to_result
+from queues.formats.texts import json_text
 from queues.models import TaskRun
 from queues.models.moment import aware
 from queues.operations.queues import QueueExists, create_queue
-from queues.reach import Operation, Protocol
-from queues.texts import json_text
+from queues.permissions.addresses import queue_problem
+from queues.permissions.rules import Operation, Protocol
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -20,8 +20,8 @@ from queues.celery.django_tasks.framework import (
 )  # fmt: skip
 from queues.celery.django_tasks.results import find_task, to_result
 from queues.engine.api import MAX_ERROR, MAX_REPEATS, Fault, fault_of
+from queues.formats.texts import json_text, storable
 from queues.models import TaskRun, TaskStatus
-from queues.texts import json_text, storable
 
 logger = logging.getLogger(__name__)
 

@@ -20,10 +20,10 @@ from queues.celery.consumers.channel_consumer import QueueConsumer, Received, ac
 from queues.celery.consumers.engine_thread import open_channel
 from queues.celery.consumers.inbox import Inbox
 from queues.celery.django_tasks.running import Ending, run_task
-from queues.database import engine_parameters
+from queues.config.settings import settings
+from queues.database.parameters import engine_parameters
 from queues.engine.api import LocalQueue, QueueNotFound, StoreUnavailable
 from queues.models import TaskRun
-from queues.settings import settings
 
 logger = logging.getLogger(__name__)
 

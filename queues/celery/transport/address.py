@@ -26,7 +26,7 @@ def conninfo(client: Any) -> str:
     named = _named(client)
     alias = client.transport_options.get("django_connection")
     if alias is not None and not named:
-        from queues.database import engine_parameters
+        from queues.database.parameters import engine_parameters
 
         return make_conninfo(**engine_parameters(alias))
     return make_conninfo(**named)

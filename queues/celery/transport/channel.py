@@ -44,7 +44,7 @@ from queues.celery.transport.exchanges import Exchanges
 from queues.celery.transport.publishing import PublishPath
 from queues.celery.transport.store_connection import StoreConnection
 from queues.engine.api import LocalQueue, Purge, QueueNotFound
-from queues.texts import is_storable, shown
+from queues.formats.texts import is_storable, shown
 
 logger = logging.getLogger(__name__)
 

@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
-from queues.addresses import queue_problem
 from queues.celery.transport.envelope import MAX_SECONDS, SHORTEST
 from queues.celery.transport.errors import InvalidName, PreconditionFailed
 from queues.celery.transport.store_connection import StoreConnection
 from queues.celery.transport.temporary import UNTOUCHED
-from queues.reach import Operation, Protocol
-from queues.texts import shown
+from queues.formats.texts import shown
+from queues.permissions.addresses import queue_problem
+from queues.permissions.rules import Operation, Protocol
 
 logger = logging.getLogger(__name__)
 

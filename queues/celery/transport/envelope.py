@@ -23,7 +23,7 @@ from kombu.utils import json as kombu_json
 
 from queues.celery.transport.errors import UnstorableTask
 from queues.engine.api import DEAD_LETTER, Content
-from queues.texts import DEEPEST, json_text, shown, storable
+from queues.formats.texts import DEEPEST, json_text, shown, storable
 
 #: The key of AMQP's other properties in the headers column.
 OWN = "kombu"

@@ -9,7 +9,7 @@ import psycopg
 from kombu.exceptions import ChannelError
 
 from queues.engine.api import SHARED_SESSIONS, Pooled, StoreUnavailable, refused_by_pooler
-from queues.texts import shown
+from queues.formats.texts import shown
 
 
 class DatabaseUnavailable(psycopg.OperationalError, ConnectionError):

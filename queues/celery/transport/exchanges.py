@@ -10,7 +10,7 @@ from typing import Any
 from queues.celery.transport.declaring import Binding, Declared
 from queues.celery.transport.errors import InvalidName, NoSuchQueue, NotFound, PreconditionFailed, Refused
 from queues.celery.transport.store_connection import StoreConnection
-from queues.texts import is_storable
+from queues.formats.texts import is_storable
 
 logger = logging.getLogger(__name__)
 

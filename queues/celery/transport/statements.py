@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from queues.database.sql_files import statements
 from queues.engine.api import ENGINE_DIRECTORY, NumberedStatement, number
-from queues.sqlfiles import statements
 
 DIRECTORY: Final = Path(__file__).parent / "sql"
 

@@ -22,10 +22,10 @@ from psycopg.rows import TupleRow
 from queues.celery.consumers.fork_safety import watch
 from queues.celery.transport.errors import DatabaseUnavailable, connection_errors, raise_unavailable
 from queues.celery.transport.statements import numbered
-from queues.database import ENCODING, KEEPALIVES, check_encoding, startup_options
+from queues.database.hosts import Session, choose
+from queues.database.parameters import ENCODING, KEEPALIVES, check_encoding, startup_options
 from queues.engine.api import SESSION_SETTINGS, PreparedStatements, SendableHint, array
 from queues.errors import WrongEncoding
-from queues.hosts import Session, choose
 
 T = TypeVar("T")
 

@@ -68,7 +68,7 @@ class DjangoPublisher:
                 self._store_in(queue, rows)
 
     def _store_in(self, queue: str, rows: Sequence[MessageRow]) -> None:
-        from queues.store import announce_ready, query
+        from queues.store.queries import announce_ready, query
 
         def ask(name: str, /, **parameters: Any) -> list[tuple[Any, ...]]:
             return query(name, self._alias, **parameters)

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 
 import psycopg
 
-from queues import process_end
 from queues.backoff import Backoff
 from queues.celery.transport.declaring import Declared
 from queues.celery.transport.envelope import MessageRow
@@ -24,6 +23,7 @@ from queues.celery.transport.errors import DatabaseUnavailable, NoSuchQueue, Que
 from queues.celery.transport.publishing import ConnectionPublisher
 from queues.celery.transport.store_connection import StoreConnection
 from queues.engine.api import ROWS_PER_STATEMENT
+from queues.processes import process_end
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from queues.engine.consume.low_watermark import FIRST
 from queues.engine.errors import QueueNotFound
 from queues.engine.policies import Policies, QueuePolicy
 from queues.engine.settle.writer import SettlementWriter
-from queues.reach import MAILBOX_PREFIX
+from queues.permissions.rules import MAILBOX_PREFIX
 
 
 @dataclass(eq=False, repr=False)

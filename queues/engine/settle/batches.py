@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from queues.engine.isolation import halves
 from queues.engine.message import MAX_ATTEMPTS, ROWS_PER_STATEMENT, Failure
 from queues.engine.statements import array
-from queues.texts import storable
+from queues.formats.texts import storable
 
 #: Characters of a dead letter's reason.
 MAX_ERROR = 10_000

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from queues.database.sql_files import load_statement
 from queues.etl.job.blocks import check
 from queues.etl.job.database import ROWS_PER_QUERY, Chain
-from queues.sqlfiles import load_statement
 
 if TYPE_CHECKING:  # the parent knows `Proven`, and may lack pyspark
     from queues.etl.job.reading import Reader

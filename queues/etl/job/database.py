@@ -17,11 +17,11 @@ from uuid import UUID
 import psycopg
 from psycopg import sql
 
+from queues.database.hosts import choose
+from queues.database.sql_files import load_statement
 from queues.etl.errors import DatabaseAway, NoTcp, OutputBusy, PooledSession
 from queues.etl.job.jdbc import jdbc_properties, jdbc_url
 from queues.etl.job.window import Window, cut
-from queues.hosts import choose
-from queues.sqlfiles import load_statement
 
 DIRECTORY = Path(__file__).parent / "sql"
 

@@ -23,7 +23,7 @@ from types import FrameType
 import psutil
 
 from queues.etl.job.family import descendants, kill
-from queues.processors import BUSY, usage
+from queues.processes.processors import BUSY, usage
 
 #: Seconds of a turn, of which a paced job works a part; and between two looks at what others use.
 TURN = 0.1

@@ -41,7 +41,8 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 
 #: Modules that run in the executors' Python; no other module of the project is needed there.
 SHIPPED = (
-    "queues/__init__.py", "queues/canonical.py", "queues/sqlfiles.py", "queues/audit/__init__.py",
+    "queues/__init__.py", "queues/formats/__init__.py", "queues/formats/canonical.py",
+    "queues/database/__init__.py", "queues/database/sql_files.py", "queues/audit/__init__.py",
     "queues/audit/errors.py", "queues/audit/events.py", "queues/audit/spans.py", "queues/etl/__init__.py",
     "queues/etl/job/__init__.py", "queues/etl/job/blocks.py", "queues/etl/job/bodies.py",
 )  # fmt: skip

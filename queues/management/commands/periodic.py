@@ -9,12 +9,12 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from queues.formats.times import local, relative
 from queues.management.shell import SubcommandCommand, number
 from queues.models import PeriodicJob
 from queues.models.cron_schedule import default_timezone
 from queues.operations import periodic as operations
-from queues.planning import set_enabled
-from queues.times import local, relative
+from queues.schedules.planning import set_enabled
 
 SHOWN = (
     "name", "cron", "timezone", "payload", "enabled", "priority", "max_attempts", "unique", "next_run_at",

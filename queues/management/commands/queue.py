@@ -11,15 +11,15 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import models, transaction
 
-from queues.addresses import parse_address
 from queues.api import publish
-from queues.counts import QueueCounts, many_counts, queue_counts
 from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number, progress, seconds
 from queues.models import Message, Queue, Route, State
 from queues.operations import messages as message_operations
 from queues.operations import queues as queue_operations
 from queues.operations.audit_log import record, recorded, shell_operator
 from queues.operations.route_traffic import read_dead_letter_traffic
+from queues.permissions.addresses import parse_address
+from queues.store.counts import QueueCounts, many_counts, queue_counts
 
 STATES = {"ready": State.READY, "delayed": State.DELAYED, "dead": State.DEAD, "leased": State.LEASED}
 COUNTS = ("ready", "leased", "delayed", "dead", "published", "settled")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import BaseCommand, CommandError
 from psycopg import OperationalError
 
-from queues import extras
+from queues.config import extras
 from queues.engine.api import absence
 from queues.errors import BrokerError
 

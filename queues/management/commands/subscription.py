@@ -6,12 +6,12 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from queues.counts import many_counts
 from queues.engine.api import QueueNotFound
 from queues.management.shell import REFUSED, USAGE, SubcommandCommand, number
 from queues.models import Subscription
 from queues.operations.audit_log import record, record_id, shell_operator
 from queues.operations.queues import delete_subscription
+from queues.store.counts import many_counts
 
 SHOWN = ("id", "topic", "qos", "ready", "leased", "dead", "owner", "used_at", "ends_at")
 

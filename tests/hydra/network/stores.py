@@ -11,7 +11,7 @@ from django.db import connections
 from pytest_django.plugin import DjangoDbBlocker
 
 from queues.api import publish
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from tests.wire.broker import Database, create_database, drop_databases
 
 Publish = Callable[[str, str], int]

@@ -30,7 +30,7 @@ from peers.codec.frames import (
     plain_letters,
     register_frame,
 )
-from queues.canonical import json_string
+from queues.formats.canonical import json_string
 from tests.peers.strategies import spelled, texts
 from tests.peers.vectors import FIRST, VECTORS
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from tests.peers.running import Join, Launch, Peer, WebBroker, connected, unique
 from tests.peers.vectors import SECRET
 from tests.waiting import wait_until

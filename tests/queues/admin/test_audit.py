@@ -28,7 +28,7 @@ from queues.audit.anchoring import anchor_all
 from queues.audit.chains import OPERATORS, PEERBUS, append, journal, queue_chain
 from queues.audit.events import AuditEvent
 from queues.audit.verify import VerificationProgress, verify
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from queues.models import ArchivedMessage, AuditChain, AuditRow, AuditVerification, Content, State
 from queues.operations import verifications
 from queues.operations.verifications import Running, verifier

@@ -15,8 +15,8 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
-from queues.connection_ids import connection_id
 from queues.errors import OperationError
+from queues.formats.connection_ids import connection_id
 from queues.models import AuditJournalEntry, Connection, ConnectionTotal, Node
 from queues.operations import connections as operations
 from queues.operations.connections import OtherConnection

@@ -16,7 +16,6 @@ from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from queues.admin.flow_picture import BOX
-from queues.counts import queue_counts
 from queues.models import (
     DeadLetterCount,
     DeadLetterTally,
@@ -31,6 +30,7 @@ from queues.models import (
 from queues.operations import flows
 from queues.operations.flows import Edge, EdgeKind, flows_around
 from queues.operations.monitor import reader
+from queues.store.counts import queue_counts
 from tests.queues.admin.test_admin import LOGIN, address
 from tests.queues.admin.test_admin import unprivileged as unprivileged  # a fixture
 from tests.queues.admin.test_worker import make_worker, subscription, text_of

@@ -19,7 +19,7 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from queues.models import (
     AuditChain,
     AuditJournalEntry,
@@ -40,7 +40,7 @@ from queues.operations.monitor import reader
 from queues.operations.overview import HorizonHolder
 from queues.operations.problems import find_problems
 from queues.operations.state import BrokerState, DiskSpace
-from queues.samples import ALL_QUEUES
+from queues.store.samples import ALL_QUEUES
 from tests.queues.admin.test_admin import address, text_of, unprivileged
 from tests.queues.store import make_node, make_queue, store
 

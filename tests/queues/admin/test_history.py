@@ -8,7 +8,7 @@ from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from queues.models import QueueSample
-from queues.samples import ALL_QUEUES
+from queues.store.samples import ALL_QUEUES
 from tests.queues.admin.test_admin import LOGIN, address, text_of, unprivileged
 from tests.queues.store import make_queue
 

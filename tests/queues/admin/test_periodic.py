@@ -14,10 +14,10 @@ from django.urls import reverse
 from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
+from queues.formats.times import local, relative
 from queues.models import Message, PeriodicJob
 from queues.operations import queues as queue_operations
 from queues.operations.periodic import add_periodic, run_now
-from queues.times import local, relative
 from tests.queues.store import make_queue
 
 pytestmark = pytest.mark.django_db

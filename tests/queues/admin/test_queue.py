@@ -19,7 +19,7 @@ from django.utils import timezone
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from queues.admin.effects import effects
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from queues.models import (
     AuditJournalEntry,
     BulkAction,
@@ -38,7 +38,7 @@ from queues.models import (
 )
 from queues.operations.definitions import export_definitions
 from queues.operations.queues import POLICY
-from queues.samples import ALL_QUEUES
+from queues.store.samples import ALL_QUEUES
 from tests.queues.admin.test_admin import act, address, policy, subscription, text_of, unprivileged
 from tests.queues.admin.test_front import MAX_QUERIES, sample, user_with
 from tests.queues.store import assert_counts_are_exact, make_node, make_queue, store

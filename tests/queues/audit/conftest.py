@@ -14,7 +14,7 @@ from blake3 import blake3
 from queues.audit.chains import append
 from queues.audit.events import AuditEvent
 from queues.audit.verify import Verification, verify
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 
 CHAIN = "peerbus"
 Rows = list[tuple[Any, ...]]

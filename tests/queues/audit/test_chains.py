@@ -20,7 +20,7 @@ from queues.audit.chains import append, append_all, get_chain, journal, queue_ch
 from queues.audit.errors import HeadNotLocked, InvalidEvent, NoSuchChain
 from queues.audit.events import MAX_ROWS, AuditEvent, AuditRecord, append_parameters
 from queues.audit.verify import chain_names, verify
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from queues.engine import audit as engine_audit
 from queues.engine.database import Connection, connect
 from queues.engine.statements import statement

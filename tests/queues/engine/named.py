@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
+from queues.database.sql_files import statement_files
 from queues.engine.statements import DIRECTORY
-from queues.sqlfiles import statement_files
 
 STATEMENTS = sorted(statement_files(DIRECTORY))

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from queues.connection_ids import connection_id, parts_of_id
 from queues.engine import clients as module
 from queues.engine.clients import ClientConnection, Clients
 from queues.engine.health import Health
 from queues.engine.node import LocalNode
+from queues.formats.connection_ids import connection_id, parts_of_id
 from tests.waiting import until
 
 

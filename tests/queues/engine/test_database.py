@@ -19,14 +19,14 @@ from psycopg.pq import TransactionStatus
 from brokersite.databases import database_settings
 from queues.api import publish
 from queues.checks import check_database_sessions
-from queues.database import SOCKET_DIRECTORY, connection_parameters, engine_parameters
+from queues.database.parameters import SOCKET_DIRECTORY, connection_parameters, engine_parameters
 from queues.engine import audit
 from queues.engine.api import Engine, options_from_settings
 from queues.engine.connections import PURPOSES
 from queues.engine.database import Connection, check_sessions, connect, session_settings, watch
 from queues.engine.errors import OutcomeUnknown, Pooled
-from queues.health import readiness
 from queues.models import Message
+from queues.monitoring.health import readiness
 from queues.operations.keys import create_key
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
 from tests.waiting import PATIENCE
@@ -268,11 +268,11 @@ async def test_a_database_without_a_connection_to_spare_leaves_a_working_process
     async def no_connection() -> set[tuple[str, str]]:
         raise psycopg.OperationalError("remaining connection slots are reserved")
 
-    monkeypatch.setattr("queues.health._applied_migrations", no_connection)
-    monkeypatch.setattr("queues.health._looked", None)
+    monkeypatch.setattr("queues.monitoring.health._applied_migrations", no_connection)
+    monkeypatch.setattr("queues.monitoring.health._looked", None)
     assert (await readiness()).reasons == []
     await engine.stop(5.0)
-    monkeypatch.setattr("queues.health._looked", None)
+    monkeypatch.setattr("queues.monitoring.health._looked", None)
     assert (await readiness()).reasons == ["The database cannot be reached; the log says why."]
 
 

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from queues.etl.jar import driver_jar
 from queues.etl.job.config import Config
 from queues.etl.job.database import JobConnection

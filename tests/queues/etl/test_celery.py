@@ -15,7 +15,7 @@ from brokersite.celery import app
 from queues.etl import runs, schedules
 from queues.etl.options import RunOptions
 from queues.models import EtlRun, EtlSchedule, EtlState
-from queues.planning import save_planned
+from queues.schedules.planning import save_planned
 from tests.process import has_ended
 from tests.queues.etl.conftest import hourly
 from tests.queues.etl.workers import EtlWorker, forget_connections

@@ -18,7 +18,7 @@ import pyspark
 import pytest
 
 from queues.audit.chains import append
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from tests.process import Process
 from tests.queues.audit.conftest import CHAIN, Intruder, letters
 from tests.queues.etl.conftest import Etl

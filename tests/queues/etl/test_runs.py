@@ -20,7 +20,7 @@ import psycopg
 import pytest
 from django.utils import timezone
 
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from queues.etl import runner, runs
 from queues.etl.errors import InvalidOptions, NoSuchRun, NotRunning, OutputBusy
 from queues.etl.jar import driver_jar

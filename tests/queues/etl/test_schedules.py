@@ -17,7 +17,7 @@ from queues.etl import runs, schedules
 from queues.etl.errors import OutputBusy
 from queues.etl.options import RunOptions
 from queues.models import EtlRun, EtlSchedule, EtlState, Message
-from queues.planning import PlannedNotFound, Unplannable, save_planned, set_enabled
+from queues.schedules.planning import PlannedNotFound, Unplannable, save_planned, set_enabled
 from tests.queues.etl.conftest import hourly
 from tests.queues.etl.workers import forget_connections
 from tests.queues.store import another_connection

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from queues.etl.job import size
 from queues.etl.job.config import Config
 from queues.etl.job.database import JobConnection

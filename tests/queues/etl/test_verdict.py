@@ -17,7 +17,7 @@ from queues.audit.chains import append
 from queues.audit.events import GENESIS, HASH, AuditRecord, hashes_after
 from queues.audit.reading import Block, Connection, read_blocks
 from queues.audit.verify import Verification, VerificationProgress, verify
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from queues.etl import verdict
 from queues.etl.job import chains
 from queues.etl.job.blocks import first_wrong

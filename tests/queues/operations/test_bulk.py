@@ -9,7 +9,6 @@ import pytest
 from django.db import IntegrityError
 from django.utils import timezone
 
-from queues.counts import queue_counts
 from queues.engine.errors import QueueNotFound
 from queues.errors import OperationError
 from queues.models import (
@@ -25,6 +24,7 @@ from queues.models import (
 from queues.operations import bulk
 from queues.operations.bulk import BulkPlan, LocalRunner, cancel, preview, run_pending, start, step
 from queues.operations.search import Criteria
+from queues.store.counts import queue_counts
 from tests.process import Process
 from tests.queues.store import another_connection, assert_counts_are_exact, listening, make_queue, store
 from tests.waiting import wait_until

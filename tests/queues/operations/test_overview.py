@@ -27,7 +27,7 @@ from queues.operations import overview
 from queues.operations.messages import purge
 from queues.operations.overview import oldest_ready, take_overview
 from queues.operations.queues import create_queue, delete_queue
-from queues.store import query_within, text
+from queues.store.queries import query_within, text
 from tests.queues.shell import Shell
 from tests.queues.store import another_connection, make_node
 

@@ -14,7 +14,6 @@ from django.db import OperationalError, connection, connections, transaction
 from psycopg.errors import DeadlockDetected
 
 from queues.api import publish, publish_many
-from queues.counts import queue_counts
 from queues.engine.api import Engine, options_from_settings
 from queues.engine.errors import QueueFull, QueueNotFound
 from queues.errors import Busy, OperationError
@@ -22,7 +21,8 @@ from queues.models import ArchivedMessage, Message, Outcome, Queue, QueueCount, 
 from queues.operations import messages
 from queues.operations import messages as message_operations
 from queues.operations import queues as queue_operations
-from queues.store import text
+from queues.store.counts import queue_counts
+from queues.store.queries import text
 from tests.queues import moving
 from tests.queues.store import (
     OneDelivery,

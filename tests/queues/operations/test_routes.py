@@ -7,9 +7,9 @@ import threading
 import pytest
 from django.db import connections, transaction
 
-from queues.addresses import InvalidAddress
 from queues.models import Route, Topology
 from queues.operations import routes
+from queues.permissions.addresses import InvalidAddress
 from tests.queues.store import another_connection, make_queue
 from tests.tables import LOCK_WAITS
 

@@ -14,7 +14,7 @@ from queues.errors import OperationError
 from queues.models import ArchivedMessage, Content, Message, Queue, State
 from queues.operations import keys, search
 from queues.operations.search import Criteria, Search, SearchTooSlow
-from queues.store import text
+from queues.store.queries import text
 from tests.queues.store import make_queue, store
 
 pytestmark = pytest.mark.django_db

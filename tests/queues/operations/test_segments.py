@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from django.db import DEFAULT_DB_ALIAS, connection, connections
 
-from queues.counts import queue_counts
 from queues.engine.uuids import message_uuid
 from queues.errors import OperationError
 from queues.etl.job.database import statement
@@ -22,6 +21,7 @@ from queues.operations.jobs import JobStatus
 from queues.operations.messages import newest
 from queues.operations.overview import oldest_ready
 from queues.operations.search import Criteria, Search
+from queues.store.counts import queue_counts
 from tests.queues.store import (
     another_connection,
     assert_counts_are_exact,

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from brokersite.rigs.process import ProcessFailed, RigProcess
-from queues import childprocess
+from queues.processes import childprocess
 
 if TYPE_CHECKING:
     from tests.rigs.celery_smoke.plan import Effect, SmokePlan

@@ -27,8 +27,8 @@ import psutil
 import psycopg
 
 from brokersite.rigs.process import HOST, RigProcess, free_ports
-from queues import childprocess
-from queues.processors import seconds_of
+from queues.processes import childprocess
+from queues.processes.processors import seconds_of
 from tests.rigs.control_room.prepared import filled_database, parser_of, tell
 
 NAME: Final = "fivewire_beside_load"
@@ -139,7 +139,7 @@ class SiteUnderLoad:
 def stage(alias: str, session: str, addresses: list[str]) -> Iterator[SiteUnderLoad]:
     """A listener under load, and the site."""
     from brokersite.rigs.etl.scratch import environment, scratch_directory
-    from queues.database import connection_parameters
+    from queues.database.parameters import connection_parameters
     from queues.operations.keys import create_key
     from tests.rigs.etl_soak.processes import KEY, Broker, LoadGenerator
 

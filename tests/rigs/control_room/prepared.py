@@ -34,7 +34,7 @@ def filled_database(name: str, given: argparse.Namespace) -> Iterator[str]:
     from django.db import DEFAULT_DB_ALIAS, connections
 
     from brokersite.rigs.etl.scratch import scratch_database
-    from queues.database import connection_parameters
+    from queues.database.parameters import connection_parameters
     from tests.rigs.control_room.store import Size, fill
 
     with scratch_database(name) as alias:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from queues.sqlfiles import titled_statements
+from queues.database.sql_files import titled_statements
 
 HERE: Final = Path(__file__).parent
 #: Rows of the large tables that one statement makes.

@@ -57,7 +57,7 @@ TIME_LIMITS = ("LIMIT", "OLDEST_LIMIT", "READ_LIMIT", "TIMEOUT", "ARCHIVE_TIMEOU
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that stands still for a second makes no page another one."""
     for name, module in list(sys.modules.items()):
-        if name.startswith(("queues.admin", "queues.operations", "queues.samples")):
+        if name.startswith(("queues.admin", "queues.operations", "queues.store.samples")):
             for limit in TIME_LIMITS:
                 if hasattr(module, limit):
                     monkeypatch.setattr(module, limit, 60_000)

@@ -13,10 +13,10 @@ from typing import Any
 
 import psycopg
 
-from queues import childprocess
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
+from queues.database.sql_files import statements
 from queues.etl.options import RunOptions, config_for
-from queues.sqlfiles import statements
+from queues.processes import childprocess
 from tests.rigs.etl_soak.errors import SoakBroken
 
 _sql = statements(Path(__file__).with_name("sql"))

@@ -14,12 +14,12 @@ from time import monotonic, sleep
 import psutil
 
 from brokersite.rigs.process import RigProcess
-from queues import childprocess
 from queues.etl import runs
 from queues.etl.job.layout import MESSAGES, RUNS, STAGING
 from queues.etl.options import RunOptions
 from queues.etl.workspace import PREFIX
 from queues.models import EtlRun, EtlState
+from queues.processes import childprocess
 from tests.rigs.etl_soak.errors import SoakBroken
 
 RUNNER = "queues.etl.runner"

@@ -8,11 +8,11 @@ from typing import Any
 
 import psycopg
 
-from queues import store
 from queues.api import publish_many
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
+from queues.database.sql_files import statements
 from queues.models import Outcome, Queue, State
-from queues.sqlfiles import statements
+from queues.store import queries
 from tests.rigs.etl_soak.names import HELD
 
 _sql = statements(Path(__file__).with_name("sql"))
@@ -55,7 +55,7 @@ class TransactionHolder:
             "queue": queue, "state": int(state), "outcome": int(outcome), "limit": ROWS, "high": 2**63 - 1,
             "ids": None, "by": "", "event": "purge", "named": False,
         }  # fmt: skip
-        row = self.connection.execute(store.text("purge").encode(), given).fetchone()
+        row = self.connection.execute(queries.text("purge").encode(), given).fetchone()
         assert row is not None
         return int(row[0])
 

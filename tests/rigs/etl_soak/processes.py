@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from brokersite.rigs.process import RigProcess
-from queues import childprocess
+from queues.processes import childprocess
 
 #: The module of the clients; what knows the queues does not know the protocols.
 LOAD = "tests.rigs.etl_soak.load"

@@ -12,10 +12,10 @@ from time import monotonic, sleep
 from django.conf import settings
 
 from brokersite.rigs.etl.scratch import environment, scratch_database, scratch_directory
-from queues.counts import QueueCounts, many_counts
 from queues.engine.access import key_digest
 from queues.models import ApiKey, EtlRun, EtlState, Queue, Subscription
 from queues.models.queue import Retention
+from queues.store.counts import QueueCounts, many_counts
 from tests.rigs.etl_soak.checking import Comparison, compare
 from tests.rigs.etl_soak.errors import SoakBroken
 from tests.rigs.etl_soak.exports import Exports, KillStage

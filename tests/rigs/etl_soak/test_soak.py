@@ -11,7 +11,7 @@ import pytest
 from pytest_django import DjangoDbBlocker
 
 from brokersite.rigs.etl.scratch import environment, scratch_database
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from queues.etl.errors import ScratchBusy
 from tests.queues.etl.conftest import Etl, ago
 from tests.rigs.etl_soak import runner

@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
+from queues.database.sql_files import statements
 from queues.etl.job.database import SESSION
-from queues.sqlfiles import statements
 
 _sql = statements(Path(__file__).with_name("sql"))
 

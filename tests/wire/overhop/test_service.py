@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from queues.engine.api import Destination, Grant
-from queues.reach import Operation
+from queues.permissions.rules import Operation
 from tests.waiting import PATIENCE
 from wire.overhop.codec.fields import DomainError
 from wire.overhop.codec.names import Code

@@ -12,7 +12,7 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from queues.engine.api import options_from_settings
-from queues.reach import Protocol
+from queues.permissions.rules import Protocol
 from wire.checks import check_unguarded
 from wire.management.serving import ServerCommand, add_listeners, address, argument, queue_of
 from wire.net.address import HostPort

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from brokersite.rigs.etl.bench import fill
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from tests.brokersite.rigs.bench.running import assert_whole, bench
 from tests.wire.broker import Database
 

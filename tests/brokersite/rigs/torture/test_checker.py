@@ -24,7 +24,7 @@ from brokersite.rigs.torture.history import (
     make_body,
     parse_body,
 )
-from queues.counts import QueueCounts
+from queues.store.counts import QueueCounts
 
 QUEUE = "q"
 IN_FLIGHT = 2

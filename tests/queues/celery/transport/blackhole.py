@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from tests.hydra.proxy import Proxy, proxy_to
 
 

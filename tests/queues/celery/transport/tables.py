@@ -13,7 +13,7 @@ from kombu.message import Message
 from kombu.messaging import Consumer
 from psycopg.rows import dict_row
 
-from queues.database import connection_parameters
+from queues.database.parameters import connection_parameters
 from tests.waiting import PATIENCE
 
 

@@ -20,7 +20,7 @@ from queues.engine.settle.batches import SettlementKind, Settlements
 from queues.engine.settle.segments import LINGER, MANY, SAME_TIME, OpenSegments, Ranges, as_range, bits
 from queues.engine.statements import ALL, array, statement
 from queues.operations.queues import delete_queue
-from queues.store import query
+from queues.store.queries import query
 from tests.queues.audit.spans import messages_of
 from tests.queues.engine.conftest import Answered, Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import unwritable

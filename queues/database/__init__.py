@@ -1,0 +1,1 @@
+"""PostgreSQL's servers: connection parameters, hosts, files of SQL."""

@@ -1,0 +1,1 @@
+"""What monitors ask of a process: readiness and metrics."""

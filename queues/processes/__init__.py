@@ -1,0 +1,1 @@
+"""Processes: children, the end of a process, load of the machine's processors."""

@@ -1,0 +1,1 @@
+"""Rows with a cron expression: when they run next, and the periodic jobs."""

@@ -1,0 +1,1 @@
+"""What is read and written by Django's connections: named statements, counts, samples."""
