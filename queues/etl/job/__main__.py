@@ -8,27 +8,34 @@ import traceback
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import psutil
+
 from queues.etl.errors import EtlError, SparkFailed
 from queues.etl.job.class_archive import class_archive
 from queues.etl.job.config import Config
 from queues.etl.job.database import JobConnection
 from queues.etl.job.failures import failures_named
+from queues.etl.job.family import descendants
 from queues.etl.job.pacing import others_are_busy, paced
 from queues.etl.job.progress import ProgressFile
 from queues.etl.job.session import session
 from queues.etl.job.size import is_small
 from queues.etl.job.stages import ExportJob
 
-#: A large run on this machine takes what processor time the broker leaves. A small one, which starts Java for little
-#: work, would not come to its end so while others are busy: it is paused only.
+#: A large run on this machine takes what processor time the broker leaves, once Spark has started: a start at this
+#: priority takes minutes while others are busy. A small run keeps its priority. Both are paused.
 NICENESS = 10
 #: The file by which Linux shares the processors among sessions first; niceness counts only within one.
 SESSION = Path("/proc/self/autogroup")
 
 
 def step_back() -> None:
-    """Have this process, and its session if that is its own, come after others when processor time is short."""
-    os.nice(NICENESS)
+    """Have this process and its children, and its session if that is its own, come after others when processor time is
+    short."""
+    for process in [psutil.Process(), *descendants(os.getpid())]:
+        with suppress(psutil.Error, OSError):  # it has ended, or is not ours
+            for thread in process.threads():
+                os.setpriority(os.PRIO_PROCESS, thread.id, NICENESS)  # of one thread, on Linux
     if os.getsid(0) == os.getpid() and SESSION.exists():
         with suppress(OSError):  # no such groups, or not for us
             SESSION.write_text(str(NICENESS))
@@ -40,15 +47,16 @@ def run(config: Config, progress: ProgressFile) -> None:
         database = JobConnection(config.database)
         stack.callback(database.close)
         database.lock(config.output)
-        small = is_small(database, config)
-        if not small:
-            step_back()
+        moment = database.moment()
+        small = is_small(database, moment, config)
         stack.enter_context(paced(config.busy_percent if config.master.startswith("local") else 100))
         archive = stack.enter_context(class_archive(config))
         with progress.stage("starting Spark"):
             spark = stack.enter_context(session(config, archive.java_options if archive else "", small))
+        if not small:
+            step_back()
         with failures_named():
-            result = ExportJob(config, spark, database, progress).run()
+            result = ExportJob(config, spark, database, progress, moment).run()
         progress.tell(result=result)
         if archive is not None:
             used = result["tables"]["messages"]["rows_out"] > 0

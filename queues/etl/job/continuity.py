@@ -31,10 +31,9 @@ GAP = (
 
 
 def begin(
-    database: JobConnection, last: ExportState | None, output: str, since: str | None, archive_days: int
+    database: JobConnection, moment: Moment, last: ExportState | None, output: str, since: str | None, archive_days: int
 ) -> Beginning:
-    """Cut the window of a run into `output`, whose last record has the state `last`."""
-    moment = database.moment()
+    """Cut the window of a run into `output`, whose last record has the state `last`: it ends at `moment`."""
     after = TransactionSnapshot.parse(moment.snapshot)
     if last is None:
         return Beginning(Window(None, after, since), moment)

@@ -12,7 +12,7 @@ from uuid import uuid4
 from queues.etl.job import compaction, reading, schema
 from queues.etl.job.config import Config
 from queues.etl.job.continuity import Beginning, begin
-from queues.etl.job.database import Chain, JobConnection
+from queues.etl.job.database import Chain, JobConnection, Moment
 from queues.etl.job.files import Files
 from queues.etl.job.layout import AUDIT, LIVE, MESSAGES
 from queues.etl.job.ledger import ExportState, Ledger, MovePlan, Record
@@ -34,12 +34,13 @@ class Export:
     """One run's export. `commit` completes it; before that the output is as it was."""
 
     def __init__(
-        self, config: Config, spark: SparkSession, database: JobConnection, files: Files, ledger: Ledger,
-        progress: ProgressFile,
+        self, config: Config, spark: SparkSession, database: JobConnection, moment: Moment, files: Files,
+        ledger: Ledger, progress: ProgressFile,
     ) -> None:  # fmt: skip
         self.config = config
         self.spark = spark
         self.database = database
+        self.moment = moment
         self.files = files
         self.ledger = ledger
         self.progress = progress
@@ -61,7 +62,7 @@ class Export:
 
     def _begin(self) -> Beginning:
         config = self.config
-        beginning = begin(self.database, self.last, config.output, config.since, config.archive_days)
+        beginning = begin(self.database, self.moment, self.last, config.output, config.since, config.archive_days)
         if beginning.warning:
             self.progress.warn(beginning.warning)
         if self.last is None and self.files.names(MESSAGES):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queues.etl.job.config import Config
-from queues.etl.job.database import JobConnection
+from queues.etl.job.database import JobConnection, Moment
 from queues.etl.job.window import TransactionSnapshot, Window
 
 #: Rows up to which a run is small: with fewer its time is that of starting Java and Spark, and of planning.
@@ -12,9 +12,9 @@ SMALL = 100_000
 QUERIES = 16
 
 
-def is_small(database: JobConnection, config: Config) -> bool:
-    """Whether a run has few rows to read, as far as the database can say at once. Raises DatabaseAway."""
-    after = TransactionSnapshot.parse(database.moment().snapshot)
+def is_small(database: JobConnection, moment: Moment, config: Config) -> bool:
+    """Whether a run up to this moment has few rows to read, as far as the database can tell. Raises DatabaseAway."""
+    after = TransactionSnapshot.parse(moment.snapshot)
     before = TransactionSnapshot.parse(config.previous) if config.previous else None
     if before is not None and before.xmax > after.xmax:
         before = None  # another database's: everything is read

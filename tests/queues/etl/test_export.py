@@ -304,7 +304,7 @@ def test_an_output_without_its_records_is_not_filled_twice(etl: Etl) -> None:
 
 def test_a_gap_longer_than_the_archive_is_told(etl: Etl) -> None:
     with etl.database() as database:
-        first = begin(database, None, "x", None, 30)
+        first = begin(database, database.moment(), None, "x", None, 30)
         token = str(uuid4())
         database.note("x", token)
         moment = first.moment
@@ -312,8 +312,8 @@ def test_a_gap_longer_than_the_archive_is_told(etl: Etl) -> None:
             snapshot=moment.snapshot, at=ago(days=40).isoformat(), system=moment.system, database=moment.database,
             token=token,
         )  # fmt: skip
-        assert "The last run was 40 days ago" in begin(database, last, "x", None, 30).warning
-        assert begin(database, last, "x", None, 60).warning == ""
+        assert "The last run was 40 days ago" in begin(database, database.moment(), last, "x", None, 30).warning
+        assert begin(database, database.moment(), last, "x", None, 60).warning == ""
 
 
 def test_live_rows_are_replaced_by_each_run(etl: Etl) -> None:

@@ -7,13 +7,20 @@ import sys
 
 from brokersite.environment import CHECKOUT
 
+#: Prints the lowest niceness of its threads and of those of a child, which were there before.
 STEP_BACK = """
-import os
+import os, subprocess, sys
 from pathlib import Path
+import psutil
 from queues.etl.job.__main__ import step_back
+CHILD = "import sys, threading; threading.Thread(target=sys.stdin.read).start(); print(flush=True); sys.stdin.read()"
+child = subprocess.Popen([sys.executable, "-c", CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+child.stdout.readline()
 step_back()
+threads = [thread.id for pid in (os.getpid(), child.pid) for thread in psutil.Process(pid).threads()]
+assert len(threads) == 3
 session = Path("/proc/self/autogroup")
-print(os.nice(0), session.read_text() if session.exists() else "")
+print(min(os.getpriority(os.PRIO_PROCESS, id) for id in threads), session.read_text() if session.exists() else "")
 """
 
 
