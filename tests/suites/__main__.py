@@ -4,7 +4,7 @@
     python -m tests.suites --suite celery --path t/integration/test_tasks.py
 
 Each suite is the one of the installed version, out of its source package, which pip fetches into a scratch directory.
-PostgreSQL and RabbitMQ are this run's own. What fails on Fivewire and not on RabbitMQ must be named in docs/celery.md;
+PostgreSQL and RabbitMQ are this run's own. What fails on Fivewire and not on RabbitMQ must be named in docs/contributing.md;
 anything else that fails on Fivewire alone makes the exit status 1.
 """
 
@@ -33,7 +33,7 @@ from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.servers import private_rabbitmq
 
 HERE = Path(__file__).parent
-DOCUMENT = CHECKOUT / "docs" / "celery.md"
+DOCUMENT = CHECKOUT / "docs" / "contributing.md"
 #: Seconds that one test may take.
 TEST_TIMEOUT = 90
 #: Seconds that an interrupted suite has to write its report.
@@ -141,7 +141,7 @@ def results(report: Path) -> dict[str, str]:
 
 
 def documented() -> dict[str, str]:
-    """The tests that docs/celery.md says fail here alone, as "suite: test", and why."""
+    """The tests that docs/contributing.md says fail here alone, as "suite: test", and why."""
     return dict(re.findall(r"^\| `([\w-]+: [^`]+)` \| (.+) \|$", DOCUMENT.read_text(), re.MULTILINE))
 
 
