@@ -4,7 +4,7 @@
     python -m tests.suites --suite celery --path t/integration/test_tasks.py
 
 Each suite is the one of the installed version, out of its source package, which pip fetches into a scratch directory.
-PostgreSQL and RabbitMQ are this run's own. What fails on Fivewire and not on RabbitMQ must be named in docs/contributing.md;
+PostgreSQL and RabbitMQ are this run's own. docs/contributing.md must name what fails on Fivewire and not on RabbitMQ;
 anything else that fails on Fivewire alone makes the exit status 1.
 """
 
