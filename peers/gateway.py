@@ -16,7 +16,7 @@ from queues.engine.api import Content, PeerMessage, Undeliverable
 SOURCE = "fivewire"
 
 
-def wrap(letter: PeerMessage, to: str, secret: str) -> bytes:
+def wrap(message: PeerMessage, to: str, secret: str) -> bytes:
     """The envelope of a message for a peer, the same each time. Raises Undeliverable, and nothing else.
 
     Its id is the message's for ever, `from` and `source` are "fivewire". The body is the message's value if it is JSON
@@ -25,9 +25,9 @@ def wrap(letter: PeerMessage, to: str, secret: str) -> bytes:
     if not secret:
         raise Undeliverable("PEERBUS_HMAC_SECRET is not set, so that it cannot be signed")
     try:
-        moment = datetime.datetime.fromtimestamp(letter.published, datetime.UTC)
+        moment = datetime.datetime.fromtimestamp(message.published, datetime.UTC)
         envelope = build(
-            sender=letter.sender, to=to, body=_body(letter), secret=secret, source=SOURCE, id=letter.key,
+            sender=message.sender, to=to, body=_body(message), secret=secret, source=SOURCE, id=message.key,
             ts=timestamp(moment),
         )  # fmt: skip
     except (InvalidEnvelope, MessageTooLarge, WeakSecret) as error:
@@ -37,11 +37,11 @@ def wrap(letter: PeerMessage, to: str, secret: str) -> bytes:
     return envelope.text
 
 
-def _body(letter: PeerMessage) -> bytes:
-    payload = letter.payload
-    if letter.content in (Content.JSON, Content.LETTER):
+def _body(message: PeerMessage) -> bytes:
+    payload = message.payload
+    if message.content in (Content.JSON, Content.LETTER):
         return payload
-    if letter.content == Content.MSGPACK:
+    if message.content == Content.MSGPACK:
         return json.dumps(unpackb(payload), default=_bytes, ensure_ascii=False, separators=(",", ":")).encode()
     try:
         return encode(payload.decode())

@@ -144,11 +144,11 @@ class PeerSession:
         self._close(INTERNAL_ERROR)
 
     def _serve(self, received: Iterable[Frame]) -> None:
-        """Do what frames ask for, in their order: letters and acknowledgements as runs, up to what is neither."""
+        """Do what frames ask for, in their order: envelopes and acknowledgements as runs, up to what is neither."""
         mailbox, engine, client = self._mailbox, self._engine, self._client
         if mailbox is None or engine is None or client is None:
             return
-        letters, acks = list[tuple[str, str | None, bytes]](), list[str]()
+        envelopes, acks = list[tuple[str, str | None, bytes]](), list[str]()
         ways: dict[str, Destination | bool] = {}
         sent = 0
         try:
@@ -160,28 +160,28 @@ class PeerSession:
                     if (way := ways.get(to := frame.to)) is None:
                         way = ways[to] = self._way(to)
                     if way is True:
-                        letters.append((frame.id, None if to == BROADCAST else to, frame.text))
+                        envelopes.append((frame.id, None if to == BROADCAST else to, frame.text))
                     elif way is False:
                         self._count(FORBIDDEN)
                     else:
-                        self._take_in(mailbox, letters, acks, Forward(mailbox, frame.id, way, frame.text))
+                        self._take_in(mailbox, envelopes, acks, Forward(mailbox, frame.id, way, frame.text))
                 elif action is Action.ACKNOWLEDGE:
                     assert isinstance(frame, Ack)
                     acks.append(frame.key)
                 elif action is Action.LIST:
-                    self._take_in(mailbox, letters, acks, Ask(mailbox))
+                    self._take_in(mailbox, envelopes, acks, Ask(mailbox))
                 elif action is Action.COUNT:
                     self._count(frame)
         finally:  # a frame that raises costs none before it
-            self._take_in(mailbox, letters, acks)
+            self._take_in(mailbox, envelopes, acks)
         if sent:
             client.published(sent)
             engine.check_saturation()
 
     def _post(self, texts: list[bytes]) -> bool:
-        """Take in frames as one run if all of them are letters to peers in the usual form, and allowed."""
+        """Take in frames as one run if all of them are envelopes to peers in the usual form, and allowed."""
         mailbox, engine, client = self._mailbox, self._engine, self._client
-        ids, recipients = frames.plain_letters(texts)
+        ids, recipients = frames.plain_envelopes(texts)
         if mailbox is None or engine is None or client is None or not ids:
             return False
         if not all(self._way(to) is True for to in set(recipients)):
@@ -192,16 +192,16 @@ class PeerSession:
         return True
 
     def _take_in(
-        self, mailbox: Mailbox, letters: list[tuple[str, str | None, bytes]], acks: list[str], *items: Forward | Ask
+        self, mailbox: Mailbox, envelopes: list[tuple[str, str | None, bytes]], acks: list[str], *items: Forward | Ask
     ) -> None:
         """Give the mailbox service the runs, which are emptied, and items behind them."""
         if acks:
             self._mailbox_service.take_in(Acks(mailbox, acks[:]))
             acks.clear()
-        if letters:
-            keys, recipients, bodies = zip(*letters, strict=True)
+        if envelopes:
+            keys, recipients, bodies = zip(*envelopes, strict=True)
             self._mailbox_service.take_in(Letters(mailbox, [*keys], [*recipients], [*bodies]))
-            letters.clear()
+            envelopes.clear()
         for item in items:
             self._mailbox_service.take_in(item)
 
@@ -276,7 +276,7 @@ class PeerSession:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes of letters that may be sent now."""
+        """Bytes of envelopes that may be sent now."""
         return self._options.window_bytes - self._transport.unsent
 
     def taken(self, names: list[str]) -> None:
@@ -320,17 +320,17 @@ class PeerSession:
         self._read_or_wait()
 
     def deliver(self, keys: list[str], payloads: list[bytes]) -> None:
-        """Send letters."""
+        """Send envelopes."""
         if self._ended:
             return
         if self._client is not None:
             self._client.delivered(len(keys))
         self._send(frames.deliver_frames(keys, payloads))
 
-    def wrap(self, letter: PeerMessage) -> bytes:
+    def wrap(self, message: PeerMessage) -> bytes:
         """Make an envelope of a message that a route has brought."""
         assert self._mailbox is not None
-        return gateway.wrap(letter, self._mailbox.name, self._options.secret)
+        return gateway.wrap(message, self._mailbox.name, self._options.secret)
 
     def answer(self, names: list[str]) -> None:
         """Answer a request for the peers, when the client reads."""

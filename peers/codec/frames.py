@@ -198,9 +198,9 @@ def is_typed(text: bytes) -> bool:
     return text.startswith(_TYPED)
 
 
-def plain_letters(texts: Sequence[bytes]) -> tuple[list[str], list[str]]:
-    """The ids and recipients of frames if all of them are short letters to one peer each that name every field, read at
-    once; else nothing."""
+def plain_envelopes(texts: Sequence[bytes]) -> tuple[list[str], list[str]]:
+    """The ids and recipients of frames, read at once, if all of them are short envelopes to one peer each that name
+    every field; else nothing."""
     nothing: tuple[list[str], list[str]] = [], []
     try:
         found = [*map(orjson.loads, texts)]

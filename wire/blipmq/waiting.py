@@ -33,7 +33,7 @@ class WaitingPoll:
     once, with the bytes that it has read.
     """
 
-    __slots__ = ("_deadline", "_engine", "_poll", "_replies", "_session", "_timer", "connection")
+    __slots__ = ("_engine", "_poll", "_replies", "_session", "_timer", "connection", "deadline")
 
     def __init__(self, connection: Failing, engine: Broker, replies: Replies) -> None:
         self.connection = connection
@@ -42,23 +42,20 @@ class WaitingPoll:
         self._session: PollingSession | None = None
         self._poll: tuple[int, Polled] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        #: The end of the time that the POLLs of this read have; None while none of them has waited.
-        self._deadline: float | None = None
+        #: The end of the time that the POLLs of this read have; None while none of them has waited. Each read begins
+        #: with None.
+        self.deadline: float | None = None
 
     @property
     def active(self) -> bool:
         """Whether a POLL waits."""
         return self._poll is not None
 
-    def new_read(self) -> None:
-        """The POLLs that follow are of another read."""
-        self._deadline = None
-
     def may_come(self, known: Polled, session: PollingSession, soon: bool = True) -> bool:
         """Whether a POLL that found nothing should wait: for a claim, for this connection's own publishes, and, if no
         other answer is due, for a commit under way. One late answer is better than many empty ones.
         """
-        if self._deadline is not None and monotonic() >= self._deadline:
+        if self.deadline is not None and monotonic() >= self.deadline:
             return False
         buffer = known.buffer
         storing = soon and buffer.backlog.storing
@@ -67,9 +64,9 @@ class WaitingPoll:
     def wait(self, cid: int, known: Polled, session: PollingSession) -> None:
         """Wait for the claim that the queue has asked for, or for the commit of the connection's own publishes."""
         self._poll, self._session = (cid, known), session
-        if self._deadline is None:
-            self._deadline = monotonic() + POLL_TIMEOUT
-        left = max(0.0, self._deadline - monotonic())
+        if self.deadline is None:
+            self.deadline = monotonic() + POLL_TIMEOUT
+        left = max(0.0, self.deadline - monotonic())
         self._timer = asyncio.get_running_loop().call_later(left, self._give_up)
         self._wait_on()
 
@@ -118,5 +115,5 @@ class WaitingPoll:
     @contained
     def _give_up(self) -> None:
         """No claim came back in time: the other POLLs of this read do not wait either."""
-        self._deadline = 0.0
+        self.deadline = 0.0
         self._look_again(False)

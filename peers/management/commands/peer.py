@@ -80,7 +80,7 @@ class Command(SubcommandCommand):
         name = options["peer"]
         owner = mailboxes.get_mailbox(name).owner
         whose = f"belongs to the API key {owner}" if owner is not None else "has no owner already"
-        self.ask(f"{name} {whose}. Let the next key have it, with the letters that wait?", options["yes"])
+        self.ask(f"{name} {whose}. Let the next key have it, with the envelopes that wait?", options["yes"])
         with transaction.atomic():
             ended = mailboxes.free_name(name)
             record(shell_operator(), "free", f"peer:{name}")

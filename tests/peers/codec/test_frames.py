@@ -27,7 +27,7 @@ from peers.codec.frames import (
     peers_frame,
     peers_request,
     plain_acks,
-    plain_letters,
+    plain_envelopes,
     register_frame,
 )
 from queues.formats.canonical import json_string
@@ -294,8 +294,8 @@ def test_letters_are_read_together_as_each_by_itself() -> None:
         for id, to, kind in [("1", "bob", "msg"), ("ü\n", "queue:a", ""), ("x" * 128, "x" * 128, "letter")]
     ]
     alone = [frame for frame in map(parse_frame, texts) if isinstance(frame, Envelope)]
-    assert plain_letters(texts) == ([frame.id for frame in alone], [frame.to for frame in alone])
-    assert [len(column) for column in plain_letters(texts)] == [3, 3]
+    assert plain_envelopes(texts) == ([frame.id for frame in alone], [frame.to for frame in alone])
+    assert [len(column) for column in plain_envelopes(texts)] == [3, 3]
 
 
 UNUSUAL: list[dict[str, Any]] = [
@@ -317,8 +317,8 @@ UNUSUAL: list[dict[str, Any]] = [
 )  # fmt: skip
 def test_letters_that_are_not_all_in_the_usual_form_are_not_read_together(other: bytes) -> None:
     good = dumped(ENVELOPE)
-    assert plain_letters([good]) == (["1"], ["bob"])
-    assert plain_letters([other]) == plain_letters([good, other, good]) == ([], [])
+    assert plain_envelopes([good]) == (["1"], ["bob"])
+    assert plain_envelopes([other]) == plain_envelopes([good, other, good]) == ([], [])
 
 
 def test_frames_of_a_type_are_known_by_their_usual_beginning() -> None:

@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 from tests.wire.broker import KEY, Blip, Broker, Database, Frame, nack
 from wire.blipmq import codec
 from wire.blipmq.codec import ACK, MAX_FRAME_SIZE, NACK, PONG, PUBLISH
-from wire.blipmq.session import TURN
+from wire.blipmq.delivery import TURN
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors.json").read_text())["blipmq"]
 SEED = {name: bytes.fromhex(text) for name, text in VECTORS["seed"].items()}
