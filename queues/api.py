@@ -27,6 +27,7 @@ from queues.config.settings import settings
 from queues.engine.api import DEAD_LETTER, QueueFull, QueueNotFound, statement_parts
 from queues.errors import BrokerError
 from queues.formats.contents import NoSuchContent, canonical_msgpack
+from queues.formats.limits import MAX_ATTEMPTS, MAX_DELAY, MAX_KEY, MAX_PRIORITY
 from queues.formats.texts import is_storable, json_text, shown
 from queues.models import Content
 from queues.permissions.addresses import SYSTEMS, InvalidAddress, parse_address
@@ -35,13 +36,8 @@ from queues.store.queries import announce_ready, drop_oldest, query
 
 __all__ = ["InvalidAddress", "InvalidMessage", "Outgoing", "QueueFull", "QueueNotFound", "publish", "publish_many"]
 
-#: Bytes of a key and of all headers as JSON, at most.
-MAX_KEY = 1024
+#: Bytes of all headers as JSON.
 MAX_HEADERS = 64 * 1024
-#: The longest delay or time to live: 100 years.
-MAX_TIME = 100 * 365 * 86_400.0
-MAX_ATTEMPTS = 32_767
-MAX_PRIORITY = 100
 
 Seconds = float | timedelta
 
@@ -293,6 +289,6 @@ def _seconds(name: str, value: object) -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} is seconds or a timedelta, not {type(value).__name__}")
-    if not 0 <= value <= MAX_TIME:
-        raise InvalidMessage(f"{name} is {shown(value)} seconds; it must be from 0 to {MAX_TIME:.0f}.")
+    if not 0 <= value <= MAX_DELAY:
+        raise InvalidMessage(f"{name} is {shown(value)} seconds; it must be from 0 to {MAX_DELAY:.0f}.")
     return float(value)

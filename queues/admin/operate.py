@@ -17,6 +17,7 @@ from queues.admin.generic import ModelAdmin
 from queues.admin.life import ID
 from queues.admin.recorded import confirmed, demand, operator, render_page
 from queues.errors import BrokerError, OperationError
+from queues.formats.limits import MAX_DELAY
 from queues.models import BulkAction, BulkOperation, BulkState, Message
 from queues.operations import bulk
 from queues.operations.bulk import NEED_TARGET, BulkPlan, Preview
@@ -37,7 +38,7 @@ class OperateForm(forms.Form):
     """The arguments of an action, beside its messages."""
 
     target = forms.CharField(max_length=255, label="To the queue", help_text="Its name.")
-    delay = forms.FloatField(min_value=0.001, max_value=bulk.MAX_DELAY, label="For seconds")
+    delay = forms.FloatField(min_value=0.001, max_value=MAX_DELAY, label="For seconds")
     typed = forms.CharField(
         label="Name of the queue", help_text="Deleted messages are gone. Type the name of their queue to confirm.",
         widget=forms.TextInput(attrs={"autocomplete": "off"}), strip=False,

@@ -13,8 +13,6 @@ Row = TypeVar("Row")
 
 #: The part of a message id below the priority in its highest byte.
 POSITION = (1 << 56) - 1
-#: Attempts that are counted: a message that was returned so often has been returned often.
-MAX_ATTEMPTS = (1 << 15) - 1
 ROWS_PER_STATEMENT = 4096  # the increment of the sequence queues_message_id
 STATEMENT_BYTES = 8 << 20
 #: Bytes of all bodies of a segment: it is read as a whole when it is claimed or settled, and written again when it is

@@ -21,10 +21,10 @@ from django.db import DataError, InterfaceError, OperationalError, ProgrammingEr
 from django.db.backends.signals import connection_created
 from django.utils.dateparse import parse_datetime
 
-from queues.api import MAX_TIME
 from queues.checks import refuse_encoding
 from queues.engine.api import absence
 from queues.errors import BrokerError
+from queues.formats.limits import MAX_DELAY
 from queues.formats.texts import is_storable
 
 REFUSED, USAGE = 1, 2
@@ -234,7 +234,7 @@ def seconds(text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 <= value <= MAX_TIME:
+    if not 0 <= value <= MAX_DELAY:
         raise argparse.ArgumentTypeError(f"{text!r} is no time: seconds, such as 30 or 0.5")
     return value
 

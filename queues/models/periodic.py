@@ -12,13 +12,12 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from queues.config.settings import settings
+from queues.formats.limits import MAX_ATTEMPTS, MAX_PRIORITY, MIN_PRIORITY
 from queues.formats.texts import depth, json_text
 from queues.models.cron_schedule import CronSchedule
 from queues.models.moment import MomentField
 from queues.models.queue import QueueKind
 
-LOWEST_PRIORITY, MAX_PRIORITY = -100, 100
-MAX_ATTEMPTS = 32_767
 #: Lists and objects in each other, at most: with its envelope a job must not be deeper than Overhop allows.
 DEEPEST_PAYLOAD = 60
 
@@ -59,7 +58,7 @@ class PeriodicJob(CronSchedule):
     priority = models.SmallIntegerField(
         default=0,
         db_default=0,
-        validators=(MinValueValidator(LOWEST_PRIORITY), MaxValueValidator(MAX_PRIORITY)),
+        validators=(MinValueValidator(MIN_PRIORITY), MaxValueValidator(MAX_PRIORITY)),
         help_text="-100 to 100; higher ones are delivered first.",
     )
     max_attempts = models.PositiveSmallIntegerField(
@@ -85,7 +84,7 @@ class PeriodicJob(CronSchedule):
         constraints = (
             models.CheckConstraint(condition=~Q(name=""), name="periodic_name_not_empty"),
             models.CheckConstraint(
-                condition=Q(priority__gte=LOWEST_PRIORITY, priority__lte=MAX_PRIORITY),
+                condition=Q(priority__gte=MIN_PRIORITY, priority__lte=MAX_PRIORITY),
                 name="periodic_priority_in_range",
             ),
         )

@@ -23,6 +23,7 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from queues.errors import BrokerError, Busy, OperationError
+from queues.formats.limits import MAX_DELAY
 from queues.models import BulkAction, BulkOperation, BulkState, Message, Outcome, Overflow, Queue, State
 from queues.operations.audit_log import record, record_id
 from queues.operations.messages import arrived, get_queue, move_some, newest, no_room, purge_batches, room_in, unpack
@@ -42,8 +43,6 @@ TURN, IDLE = 1.0, 5.0
 BUSY = 0.2
 #: Operations that have ended and are kept, at most.
 MAX_KEPT = 10_000
-#: The longest delay, in seconds: 100 years.
-MAX_DELAY = 100 * 365 * 86_400.0
 
 #: The states that each action changes; a copy is made of any.
 STATES: dict[str, tuple[State, ...]] = {

@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
-from queues.celery.transport.envelope import MAX_SECONDS, SHORTEST
+from queues.celery.transport.envelope import SHORTEST
 from queues.celery.transport.errors import InvalidName, PreconditionFailed
 from queues.celery.transport.store_connection import StoreConnection
 from queues.celery.transport.temporary import UNTOUCHED
+from queues.formats.limits import MAX_DELAY
 from queues.formats.texts import shown
 from queues.permissions.addresses import queue_problem
 from queues.permissions.rules import Operation, Protocol
@@ -133,7 +134,7 @@ def without_effect(arguments: Mapping[str, Any] | None) -> list[str]:
 
 def _seconds(queue: str, given: Mapping[str, Any], name: str, least: int) -> float | None:
     milliseconds = _whole(queue, given, name, least)
-    return None if milliseconds is None else max(min(milliseconds, int(MAX_SECONDS * 1000)) / 1000, SHORTEST)
+    return None if milliseconds is None else max(min(milliseconds, int(MAX_DELAY * 1000)) / 1000, SHORTEST)
 
 
 def _whole(queue: str, given: Mapping[str, Any], name: str, least: int) -> int | None:

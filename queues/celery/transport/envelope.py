@@ -23,14 +23,14 @@ from kombu.utils import json as kombu_json
 
 from queues.celery.transport.errors import UnstorableTask
 from queues.engine.api import DEAD_LETTER, Content
+from queues.formats.limits import MAX_DELAY, MAX_KEY, MAX_PRIORITY
 from queues.formats.texts import DEEPEST, json_text, shown, storable
 
 #: The key of AMQP's other properties in the headers column.
 OWN = "kombu"
-LOWEST_PRIORITY, MAX_PRIORITY = 0, 100
+LOWEST_PRIORITY = 0
 #: AMQP's highest; above 100 none is higher here.
 OCTET = 255
-MAX_KEY = 1024
 #: A time to live of nothing is none to the store.
 SHORTEST = 0.001
 TRANSIENT, PERSISTENT = 1, 2
@@ -41,8 +41,6 @@ DECODER = json.JSONDecoder(object_hook=kombu_json.object_hook)
 UNCHANGED = frozenset((str, int, float, bool, type(None)))
 #: Headers that Celery makes of a task's arguments for people to read.
 DESCRIPTIVE = ("argsrepr", "kwargsrepr", "shadow", "origin")
-#: Seconds of the longest time to live: 100 years.
-MAX_SECONDS = 100 * 365 * 86_400.0
 NUL_OR_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*\\u(?:0000|d[89a-f][0-9a-f]{2})", re.IGNORECASE)
 
 #: The type and encoding of bodies, and the properties of a message, where the header ``kombu`` does not say otherwise.
@@ -235,7 +233,7 @@ def _expiration(milliseconds: Any) -> float | None:
             raise ValueError
     except (TypeError, ValueError, OverflowError) as error:
         raise UnstorableTask(f"The expiration is {shown(milliseconds)}; it must be milliseconds.") from error
-    return max(SHORTEST, min(seconds, MAX_SECONDS))
+    return max(SHORTEST, min(seconds, MAX_DELAY))
 
 
 def _seconds_until(eta: Any) -> float:

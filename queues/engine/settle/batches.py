@@ -15,8 +15,9 @@ from itertools import chain, groupby
 from typing import Any, NamedTuple, Protocol
 
 from queues.engine.isolation import halves
-from queues.engine.message import MAX_ATTEMPTS, ROWS_PER_STATEMENT, Failure
+from queues.engine.message import ROWS_PER_STATEMENT, Failure
 from queues.engine.statements import array
+from queues.formats.limits import MAX_ATTEMPTS
 from queues.formats.texts import storable
 
 #: Characters of a dead letter's reason.
