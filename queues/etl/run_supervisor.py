@@ -18,7 +18,7 @@ from queues.audit.errors import AuditError
 from queues.audit.verify import VerificationProgress
 from queues.config.settings import settings
 from queues.etl.errors import EtlError, TimedOut
-from queues.etl.job.chains import Proven
+from queues.etl.job.chains import ChainVerification
 from queues.etl.options import RunOptions, config_for
 from queues.etl.verdict import figures, sentences, verify_chains
 from queues.models import EtlRun, EtlState
@@ -124,7 +124,7 @@ class RunSupervisor:
             late_rows=result["late_rows"], rows_in=sum(table["rows_in"] for table in tables),
             rows_out=sum(table["rows_out"] for table in tables), bytes=sum(table["bytes"] for table in tables),
         )  # fmt: skip
-        proven = [Proven(**one) for one in result.pop("proven")]
+        proven = [ChainVerification(**one) for one in result.pop("proven")]
         started = monotonic()
         if self.options.verify == "all":
             try:
@@ -135,7 +135,7 @@ class RunSupervisor:
         self.end(EtlState.SUCCEEDED, figures=result, warnings=self._warnings)
         return None
 
-    def _verify(self, proven: list[Proven]) -> dict[str, Any]:
+    def _verify(self, proven: list[ChainVerification]) -> dict[str, Any]:
         outcomes = verify_chains(proven, self._verified, self.using)
         self._warnings += sentences(outcomes)
         return figures(outcomes)

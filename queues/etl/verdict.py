@@ -18,15 +18,15 @@ from queues.audit import verify
 from queues.audit.chains import seal
 from queues.audit.reading import read_blocks, read_rows
 from queues.audit.verify import ChainReader, Verification, VerificationProgress
-from queues.etl.job.chains import Proven
+from queues.etl.job.chains import ChainVerification
 
 __all__ = ["figures", "sentences", "verify_chains"]
 
-NOTHING = Proven("", 0, 0)
+NOTHING = ChainVerification("", 0, 0)
 
 
 def verify_chains(
-    proven: Iterable[Proven],
+    proven: Iterable[ChainVerification],
     progress: Callable[[VerificationProgress], None] = lambda progress: None,
     using: str = DEFAULT_DB_ALIAS,
 ) -> list[Verification]:
@@ -45,7 +45,7 @@ def verify_chains(
 class _Skipping(ChainReader):
     """Reads a chain's first row, skips what was proven, and reads on."""
 
-    proven: Proven = NOTHING
+    proven: ChainVerification = NOTHING
 
     def read(self) -> Generator[VerificationProgress, None, None]:
         self._find_start()

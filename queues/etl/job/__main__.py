@@ -47,8 +47,8 @@ def run(config: Config, progress: ProgressFile) -> None:
         database = JobConnection(config.database)
         stack.callback(database.close)
         database.lock(config.output)
-        moment = database.moment()
-        small = is_small(database, moment, config)
+        end = database.snapshot()
+        small = is_small(database, end, config)
         stack.enter_context(paced(config.busy_percent if config.master.startswith("local") else 100))
         archive = stack.enter_context(class_archive(config))
         with progress.stage("starting Spark"):
@@ -56,7 +56,7 @@ def run(config: Config, progress: ProgressFile) -> None:
         if not small:
             step_back()
         with failures_named():
-            result = ExportJob(config, spark, database, progress, moment).run()
+            result = ExportJob(config, spark, database, progress, end).run()
         progress.tell(result=result)
         if archive is not None:
             used = result["tables"]["messages"]["rows_out"] > 0

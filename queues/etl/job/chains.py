@@ -16,7 +16,7 @@ from queues.database.sql_files import load_statement
 from queues.etl.job.blocks import check
 from queues.etl.job.database import ROWS_PER_QUERY, Chain
 
-if TYPE_CHECKING:  # the parent knows `Proven`, and may lack pyspark
+if TYPE_CHECKING:  # the parent knows `ChainVerification`, and may lack pyspark
     from queues.etl.job.reading import Reader
 
 #: Rows of a block, which is one value a column.
@@ -31,7 +31,7 @@ ROWS = load_statement(Path(__file__).parents[2] / "sql" / "audit_block.sql").dec
 
 
 @dataclass(frozen=True, slots=True)
-class Proven:
+class ChainVerification:
     """Every row of a chain after `first` and before `end` is there once and follows from the one before it."""
 
     chain: str
@@ -39,13 +39,13 @@ class Proven:
     end: int
 
 
-def prove(reader: Reader, chains: Sequence[Chain], worthwhile: int = WORTHWHILE) -> list[Proven]:
+def prove(reader: Reader, chains: Sequence[Chain], worthwhile: int = WORTHWHILE) -> list[ChainVerification]:
     """Look at the long ones of these chains."""
     long = [chain for chain in chains if chain.first is not None and chain.end - chain.first >= worthwhile]
     return [_prove(reader, chain) for chain in long]
 
 
-def _prove(reader: Reader, chain: Chain) -> Proven:
+def _prove(reader: Reader, chain: Chain) -> ChainVerification:
     assert chain.first is not None
     rows = ROWS % {"chain": chain.id, "low": "low - 1", "high": "high"}
     source = BLOCKS.format(rows=rows, start=chain.first + 1, end=chain.end, size=BLOCK)
@@ -54,4 +54,4 @@ def _prove(reader: Reader, chain: Chain) -> Proven:
     blocks = reader.table(source, predicates).select("low", "high", "seqs", "hashes", "events")
     found = blocks.rdd.mapPartitions(check).collect()
     wrong = [seq for _, seq in found if seq is not None]
-    return Proven(chain.name, chain.first, min(wrong, default=chain.end))
+    return ChainVerification(chain.name, chain.first, min(wrong, default=chain.end))

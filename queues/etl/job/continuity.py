@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from queues.etl.job.database import JobConnection, Moment
+from queues.etl.job.database import DatabaseSnapshot, JobConnection
 from queues.etl.job.ledger import ExportState
 from queues.etl.job.window import TransactionSnapshot, Window
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A run's window and the moment that ends it. `again`: the output may have rows of it already."""
+    """A run's window and the snapshot that ends it. `again`: the output may have rows of it already."""
 
     window: Window
-    moment: Moment
+    end: DatabaseSnapshot
     again: bool = False
     #: The numbers of transactions, and of audit rows, in the output say nothing about this database.
     another: bool = False
@@ -31,29 +31,30 @@ GAP = (
 
 
 def begin(
-    database: JobConnection, moment: Moment, last: ExportState | None, output: str, since: str | None, archive_days: int
+    database: JobConnection, end: DatabaseSnapshot, last: ExportState | None, output: str, since: str | None,
+    archive_days: int,
 ) -> Beginning:
-    """Cut the window of a run into `output`, whose last record has the state `last`: it ends at `moment`."""
-    after = TransactionSnapshot.parse(moment.snapshot)
+    """Cut the window of a run into `output`, whose last record has the state `last`: it ends at `end`."""
+    after = TransactionSnapshot.parse(end.snapshot)
     if last is None:
-        return Beginning(Window(None, after, since), moment)
+        return Beginning(Window(None, after, since), end)
     before = TransactionSnapshot.parse(last.snapshot)
-    if (last.system, last.database) != (moment.system, moment.database):
+    if (last.system, last.database) != (end.system, end.database):
         return _begin_anew(database, ANOTHER)
     # A database that has the last run's token has all that its window saw.
     if after.xmax < before.xmax or not database.knows(output, last.token):
         return _begin_anew(database, EARLIER)
-    gap = moment.at - datetime.fromisoformat(last.at)
+    gap = end.at - datetime.fromisoformat(last.at)
     warning = GAP.format(gap.days, archive_days) if gap > timedelta(days=archive_days) else ""
-    return Beginning(Window(before, after, since), moment, since is not None, warning=warning)
+    return Beginning(Window(before, after, since), end, since is not None, warning=warning)
 
 
 def _begin_anew(database: JobConnection, reason: str) -> Beginning:
     """Read everything; what the output has already is left out."""
     adopted = database.adopt_restored_rows()
-    moment = database.moment()
+    end = database.snapshot()
     text = f"{reason} Everything in the archive is read again, and what the output does not have is added."
     text += f" {adopted} rows came with a dump." if adopted else ""
     return Beginning(
-        Window(None, TransactionSnapshot.parse(moment.snapshot)), moment, again=True, another=True, warning=text
+        Window(None, TransactionSnapshot.parse(end.snapshot)), end, again=True, another=True, warning=text
     )

@@ -21,7 +21,7 @@ from queues.database.hosts import choose
 from queues.database.sql_files import load_statement
 from queues.etl.errors import DatabaseAway, NoTcp, OutputBusy, PooledSession
 from queues.etl.job.jdbc import jdbc_properties, jdbc_url
-from queues.etl.job.window import Window, cut
+from queues.etl.job.window import Window, partition_bounds
 
 DIRECTORY = Path(__file__).parent / "sql"
 
@@ -70,8 +70,8 @@ def statement(name: str) -> LiteralString:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """The end of a window: a snapshot, when it was taken, and in which database."""
+class DatabaseSnapshot:
+    """The end of a window: a snapshot, its time and its database."""
 
     snapshot: str
     at: datetime
@@ -90,12 +90,12 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
-class Cuts:
-    """The cuts of the archive's transactions, for rows and for segments, which may be none at all (None); and about the
-    number of messages."""
+class ReadPartitions:
+    """Bounds of the queries that read the archive: transactions, for rows and for segments (None: there are none)."""
 
     values: list[int]
     segments: list[int] | None
+    #: Estimated number of messages.
     rows: int
 
 
@@ -163,8 +163,8 @@ class JobConnection:
                 raise OutputBusy(output)
             sleep(0.25)
 
-    def moment(self) -> Moment:
-        return Moment(*self.rows(statement("moment"))[0])
+    def snapshot(self) -> DatabaseSnapshot:
+        return DatabaseSnapshot(*self.rows(statement("snapshot"))[0])
 
     def names(self, table: LiteralString) -> dict[int, str]:
         """Names by id."""
@@ -180,14 +180,14 @@ class JobConnection:
 
     def note(self, output: str, token: str) -> None:
         """Remember that the run with this token has cut its window."""
-        self.rows(statement("witness"), output=output, token=UUID(token))
+        self.rows(statement("record_window"), output=output, token=UUID(token))
 
     def adopt_restored_rows(self) -> int:
         """Put right what a dump has brought from another database's future; returns how many rows."""
         return int(self.rows(statement("restored_archive"))[0][0])
 
-    def archive_cuts(self, window: Window, whole: bool) -> Cuts:
-        """The cuts of a window's transactions. `whole`: payloads are read too."""
+    def archive_partitions(self, window: Window, whole: bool) -> ReadPartitions:
+        """Partitions of a window's transactions. `whole`: payloads are read too."""
         parts = self.rows(statement("archive_parts"))
         samples: dict[bool, list[tuple[int, float, float]]] = {}
         for name, pages, index, of_segments in parts:
@@ -195,9 +195,10 @@ class JobConnection:
                 self._summarize(index)
                 size, weight = SEGMENT if of_segments else _row_size(whole)
                 samples.setdefault(of_segments, []).extend(self._sample(name, pages, window, size, weight))
-        values = cut(samples.get(False, ()), ROWS_PER_QUERY, BYTES_PER_QUERY)
-        segments = cut(samples[True], SEGMENTED_PER_QUERY, BYTES_PER_QUERY) if True in samples else None
-        return Cuts(values, segments, int(sum(weight for sample in samples.values() for _, weight, _ in sample)))
+        values = partition_bounds(samples.get(False, ()), ROWS_PER_QUERY, BYTES_PER_QUERY)
+        segments = partition_bounds(samples[True], SEGMENTED_PER_QUERY, BYTES_PER_QUERY) if True in samples else None
+        rows = sum(weight for sample in samples.values() for _, weight, _ in sample)
+        return ReadPartitions(values, segments, int(rows))
 
     def _summarize(self, index: str | None) -> None:
         """Let the index know of pages that VACUUM has not seen, which each query would have to read otherwise."""
@@ -224,14 +225,14 @@ class JobConnection:
         for xid, messages, row_bytes in found:
             yield xid, messages / share, row_bytes / share
 
-    def live_cuts(self) -> list[int]:
-        """Ids between which there are about as many live messages as one query may read."""
-        cuts: list[int] = []
+    def live_bounds(self) -> list[int]:
+        """Ids that divide the live messages into queries of about ROWS_PER_QUERY rows."""
+        bounds: list[int] = []
         low = -(2**63)
         while found := self.rows(statement("next_live"), low=low, rows=ROWS_PER_QUERY):
             low = found[0][0]
-            cuts.append(low)
-        return cuts
+            bounds.append(low)
+        return bounds
 
     def chains(self) -> list[Chain]:
         """The audit chains as they are now."""

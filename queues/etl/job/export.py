@@ -12,7 +12,7 @@ from uuid import uuid4
 from queues.etl.job import compaction, reading, schema
 from queues.etl.job.config import Config
 from queues.etl.job.continuity import Beginning, begin
-from queues.etl.job.database import Chain, JobConnection, Moment
+from queues.etl.job.database import Chain, DatabaseSnapshot, JobConnection
 from queues.etl.job.files import Files
 from queues.etl.job.layout import AUDIT, LIVE, MESSAGES
 from queues.etl.job.ledger import ExportState, Ledger, MovePlan, Record
@@ -34,13 +34,13 @@ class Export:
     """One run's export. `commit` completes it; before that the output is as it was."""
 
     def __init__(
-        self, config: Config, spark: SparkSession, database: JobConnection, moment: Moment, files: Files,
+        self, config: Config, spark: SparkSession, database: JobConnection, end: DatabaseSnapshot, files: Files,
         ledger: Ledger, progress: ProgressFile,
     ) -> None:  # fmt: skip
         self.config = config
         self.spark = spark
         self.database = database
-        self.moment = moment
+        self.end = end
         self.files = files
         self.ledger = ledger
         self.progress = progress
@@ -62,7 +62,7 @@ class Export:
 
     def _begin(self) -> Beginning:
         config = self.config
-        beginning = begin(self.database, self.moment, self.last, config.output, config.since, config.archive_days)
+        beginning = begin(self.database, self.end, self.last, config.output, config.since, config.archive_days)
         if beginning.warning:
             self.progress.warn(beginning.warning)
         if self.last is None and self.files.names(MESSAGES):
@@ -77,14 +77,14 @@ class Export:
 
     def _messages(self, beginning: Beginning) -> Written:
         config = self.config
-        cuts = self.database.archive_cuts(beginning.window, config.bodies != "none")
-        with self.progress.stage("messages", self.spark, cuts.rows):
+        partitions = self.database.archive_partitions(beginning.window, config.bodies != "none")
+        with self.progress.stage("messages", self.spark, partitions.rows):
             rows = reading.messages(
-                self.reader, beginning.window, cuts, self.queues, self.keys, config.bodies, config.body_schema
+                self.reader, beginning.window, partitions, self.queues, self.keys, config.bodies, config.body_schema
             )
             if beginning.again:
                 rows = self._unknown(rows, MESSAGES, ["id", "finished_at", "queue_id"], schema.MESSAGES)
-            return self.writer.write(rows, MESSAGES_LAYOUT, cuts.rows, self.queues)
+            return self.writer.write(rows, MESSAGES_LAYOUT, partitions.rows, self.queues)
 
     def _unknown(self, rows: DataFrame, table: str, identity: list[str], columns: Sequence[schema.Column]) -> DataFrame:
         """The rows that the output does not have."""
@@ -117,7 +117,7 @@ class Export:
 
     def _live(self) -> Written:
         with self.progress.stage("live messages", self.spark):
-            rows = reading.live(self.reader, self.database.live_cuts(), self.queues, self.keys)
+            rows = reading.live(self.reader, self.database.live_bounds(), self.queues, self.keys)
             return self.writer.write_live(rows)
 
     def _commit(self, beginning: Beginning, chains: Sequence[Chain], tables: dict[str, Written]) -> dict[str, Any]:
@@ -144,13 +144,13 @@ class Export:
         return figures
 
     def _state(self, beginning: Beginning, chains: Sequence[Chain], token: str, files: list[str]) -> ExportState:
-        moment = beginning.moment
+        end = beginning.end
         small = compaction.add_small(
-            self.last.small if self.last else {}, files, f"{moment.at:%Y-%m-%d}", self.config.compact_files
+            self.last.small if self.last else {}, files, f"{end.at:%Y-%m-%d}", self.config.compact_files
         )
         return ExportState(
-            snapshot=moment.snapshot, at=moment.at.astimezone(UTC).isoformat(), system=moment.system,
-            database=moment.database, token=token, audit={chain.name: chain.end for chain in chains}, small=small,
+            snapshot=end.snapshot, at=end.at.astimezone(UTC).isoformat(), system=end.system,
+            database=end.database, token=token, audit={chain.name: chain.end for chain in chains}, small=small,
         )  # fmt: skip
 
     def _late_rows(self, written: Written) -> int:

@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from queues.etl.job import schema
 from queues.etl.job.bodies import with_bodies, with_content_names
-from queues.etl.job.database import ROWS_PER_QUERY, SESSION_SETTINGS, Chain, Cuts, JobConnection
+from queues.etl.job.database import ROWS_PER_QUERY, SESSION_SETTINGS, Chain, JobConnection, ReadPartitions
 from queues.etl.job.times import from_seconds, told_time
 from queues.etl.job.window import Window
 
@@ -98,17 +98,18 @@ class Reader:
 
 
 def messages(
-    reader: Reader, window: Window, cuts: Cuts, queues: dict[int, str], keys: dict[int, str], bodies: str, fields: str
+    reader: Reader, window: Window, partitions: ReadPartitions, queues: dict[int, str], keys: dict[int, str],
+    bodies: str, fields: str,
 ) -> DataFrame:
     """The archive's messages of a window: its rows, and those of its segments."""
-    rows = reader.archive(window.predicates(cuts.values), payloads=bodies != "none")
+    rows = reader.archive(window.predicates(partitions.values), payloads=bodies != "none")
     named = _named(rows.withColumn("attempts", f.col("attempts").cast("int")), queues, keys)
     columns = [f.col("queue_id").alias("owner"), *(f.col(name) for name, _, _ in schema.MESSAGES)]
     extra = [f.col("data")] if fields else []
     found = with_bodies(named, bodies, fields).select(*columns, *extra)
-    if cuts.segments is None:
+    if partitions.segments is None:
         return found
-    exploded = _messages_of(_named(reader.table(RANGES, window.predicates(cuts.segments)), queues, keys))
+    exploded = _messages_of(_named(reader.table(RANGES, window.predicates(partitions.segments)), queues, keys))
     if fields:
         exploded = exploded.withColumn("data", f.lit(None).cast(found.schema["data"].dataType))
     return found.unionAll(exploded.select(*columns, *extra))
@@ -186,10 +187,10 @@ def _live_between(low: int, high: int) -> str:
     return f"place between {low} and {high} and segment between {max(low - MAX_SEGMENT, FIRST_ID)} and {high}"
 
 
-def live(reader: Reader, cuts: Sequence[int], queues: dict[int, str], keys: dict[int, str]) -> DataFrame:
+def live(reader: Reader, bounds: Sequence[int], queues: dict[int, str], keys: dict[int, str]) -> DataFrame:
     """The live messages, each part of them at its own moment; a message that moved meanwhile is there once."""
-    edges = [FIRST_ID, *cuts]
-    ends = [*(cut - 1 for cut in cuts), LAST_ID]
+    edges = [FIRST_ID, *bounds]
+    ends = [*(bound - 1 for bound in bounds), LAST_ID]
     rows = reader.table(LIVE, [_live_between(low, high) for low, high in zip(edges, ends, strict=True)])
     named = (
         rows.withColumn("dead_at", f.coalesce("dead_at", told_time("moved_at", "seen_at")))
@@ -199,7 +200,7 @@ def live(reader: Reader, cuts: Sequence[int], queues: dict[int, str], keys: dict
         .withColumn("producer", _name(keys, "producer_id"))
         .withColumn("dead_queue", f.coalesce("moved_from", f.when(f.col("state") == "dead", f.col("queue_name"))))
     )
-    if not cuts:  # one query sees one moment, in which nothing moves
+    if not bounds:  # one query sees one moment, in which nothing moves
         return named.select(*(name for name, _, _ in schema.LIVE))
     latest = named.groupBy("id").agg(f.max_by(f.struct(*(name for name, _, _ in schema.LIVE)), "place").alias("row"))
     return latest.select("row.*")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queues.etl.job.config import Config
-from queues.etl.job.database import JobConnection, Moment
+from queues.etl.job.database import DatabaseSnapshot, JobConnection
 from queues.etl.job.window import TransactionSnapshot, Window
 
 #: Rows up to which a run is small: with fewer its time is that of starting Java and Spark, and of planning.
@@ -12,17 +12,17 @@ SMALL = 100_000
 QUERIES = 16
 
 
-def is_small(database: JobConnection, moment: Moment, config: Config) -> bool:
-    """Whether a run up to this moment has few rows to read, as far as the database can tell. Raises DatabaseAway."""
-    after = TransactionSnapshot.parse(moment.snapshot)
+def is_small(database: JobConnection, end: DatabaseSnapshot, config: Config) -> bool:
+    """Whether a run up to this snapshot has few rows to read, as far as the database can tell. Raises DatabaseAway."""
+    after = TransactionSnapshot.parse(end.snapshot)
     before = TransactionSnapshot.parse(config.previous) if config.previous else None
     if before is not None and before.xmax > after.xmax:
         before = None  # another database's: everything is read
-    cuts = database.archive_cuts(Window(before, after, config.since), config.bodies != "none")
-    rows = cuts.rows
+    partitions = database.archive_partitions(Window(before, after, config.since), config.bodies != "none")
+    rows = partitions.rows
     if config.verify != "none":
         rows += sum(chain.end - chain.first for chain in database.chains() if chain.first is not None)
-    queries = len(cuts.values) + len(cuts.segments or ())
+    queries = len(partitions.values) + len(partitions.segments or ())
     # As it was when tallies were last folded: the messages' own tables may be locked for long.
     rows += int(database.rows("select coalesce(sum(ready + leased + delayed + dead), 0) from queues_queuecount")[0][0])
     return rows <= SMALL and queries <= QUERIES

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from queues.etl.job import chains, compaction, rollups
 from queues.etl.job.config import Config
-from queues.etl.job.database import Chain, JobConnection, Moment
+from queues.etl.job.database import Chain, DatabaseSnapshot, JobConnection
 from queues.etl.job.export import Export
 from queues.etl.job.files import Files
 from queues.etl.job.layout import RUNS
@@ -29,13 +29,13 @@ RECOMPUTED_DAYS = 40
 
 @dataclass
 class ExportJob:
-    """One run. Its maker holds the output's lock in `database`. The run reads what was finished up to `moment`."""
+    """One run. Its maker holds the output's lock in `database`. The run reads what was finished up to `end`."""
 
     config: Config
     spark: SparkSession
     database: JobConnection
     progress: ProgressFile
-    moment: Moment
+    end: DatabaseSnapshot
     figures: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class ExportJob:
             if self.ledger.recover():
                 self.progress.warn("The run before was cut off while it put files in place; that was completed first.")
         found = self.database.chains()
-        export = Export(self.config, self.spark, self.database, self.moment, self.files, self.ledger, self.progress)
+        export = Export(self.config, self.spark, self.database, self.end, self.files, self.ledger, self.progress)
         self.figures |= export.run(found)
         with self.progress.stage("rollups", self.spark):
             self.figures["hours"] = self.roll_up()

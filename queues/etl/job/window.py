@@ -61,10 +61,10 @@ class Window:
             return []
         return sorted(xid for xid in self.before.running if self.has(xid))
 
-    def predicates(self, cuts: Iterable[int]) -> list[str]:
+    def predicates(self, bounds: Iterable[int]) -> list[str]:
         """SQL conditions, each for one query; together they are the window, and no row meets two of them."""
-        bounds = sorted({cut for cut in cuts if self.low < cut < self.after.xmax})
-        edges = [self.low, *bounds, self.after.xmax]
+        inner = sorted({bound for bound in bounds if self.low < bound < self.after.xmax})
+        edges = [self.low, *inner, self.after.xmax]
         found = [self._range(low, high) for low, high in pairwise(edges) if low < high]
         if self.stragglers:
             found.append(f"xid in {_tuple(self.stragglers)}")
@@ -97,19 +97,19 @@ def _tuple(numbers: Sequence[int]) -> str:
     return f"({', '.join(map(str, numbers))})"
 
 
-def cut(sample: Iterable[tuple[int, float, float]], rows: float, size: float) -> list[int]:
-    """The cuts by which each piece has about `rows` rows and `size` bytes.
+def partition_bounds(sample: Iterable[tuple[int, float, float]], rows: float, size: float) -> list[int]:
+    """Values that divide a sample into partitions of about `rows` rows and `size` bytes.
 
     The sample is of (value, rows it stands for, bytes it stands for), in any order.
     """
-    cuts: list[int] = []
+    bounds: list[int] = []
     seen_rows = seen_size = 0.0
     last = None
     for value, weight, weight_size in sorted(sample):
         if (seen_rows >= rows or seen_size >= size) and value != last:
-            cuts.append(value)
+            bounds.append(value)
             seen_rows = seen_size = 0.0
         seen_rows += weight
         seen_size += weight_size
         last = value
-    return cuts
+    return bounds

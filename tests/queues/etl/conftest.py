@@ -91,7 +91,7 @@ class Etl:
             database.close()
 
     def job(self, database: JobConnection, **changes: Any) -> ExportJob:
-        return ExportJob(config(self.output, **changes), self.spark, database, ProgressFile(""), database.moment())
+        return ExportJob(config(self.output, **changes), self.spark, database, ProgressFile(""), database.snapshot())
 
     def run(self, **changes: Any) -> dict[str, Any]:
         """A whole run; returns its figures."""
@@ -106,7 +106,7 @@ class Etl:
         with self.database() as database:
             job = self.job(database, **changes)
             job.ledger.recover()
-            export = Export(job.config, self.spark, database, job.moment, job.files, job.ledger, job.progress)
+            export = Export(job.config, self.spark, database, job.end, job.files, job.ledger, job.progress)
             figures = export.run(database.chains())
             self.warnings = job.progress.warnings
             return figures

@@ -304,16 +304,16 @@ def test_an_output_without_its_records_is_not_filled_twice(etl: Etl) -> None:
 
 def test_a_gap_longer_than_the_archive_is_told(etl: Etl) -> None:
     with etl.database() as database:
-        first = begin(database, database.moment(), None, "x", None, 30)
+        first = begin(database, database.snapshot(), None, "x", None, 30)
         token = str(uuid4())
         database.note("x", token)
-        moment = first.moment
+        moment = first.end
         last = ExportState(
             snapshot=moment.snapshot, at=ago(days=40).isoformat(), system=moment.system, database=moment.database,
             token=token,
         )  # fmt: skip
-        assert "The last run was 40 days ago" in begin(database, database.moment(), last, "x", None, 30).warning
-        assert begin(database, database.moment(), last, "x", None, 60).warning == ""
+        assert "The last run was 40 days ago" in begin(database, database.snapshot(), last, "x", None, 30).warning
+        assert begin(database, database.snapshot(), last, "x", None, 60).warning == ""
 
 
 def test_live_rows_are_replaced_by_each_run(etl: Etl) -> None:
@@ -361,7 +361,7 @@ def test_a_run_that_is_killed_anywhere_costs_no_row_and_repeats_none(
     etl.finish(3, queue="other")
     with monkeypatch.context() as patched:
         if where == "reading":
-            patched.setattr(JobConnection, "archive_cuts", die)
+            patched.setattr(JobConnection, "archive_partitions", die)
         elif where == "writing":
             patched.setattr(Writer, "write_live", die)
         else:

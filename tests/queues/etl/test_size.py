@@ -30,7 +30,7 @@ def store(transactional_db: None, tmp_path: Path) -> Iterator[Etl]:
 def is_small(given: Config) -> bool:
     database = JobConnection(given.database)
     try:
-        return size.is_small(database, database.moment(), given)
+        return size.is_small(database, database.snapshot(), given)
     finally:
         database.close()
 

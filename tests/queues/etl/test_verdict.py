@@ -21,7 +21,7 @@ from queues.database.parameters import connection_parameters
 from queues.etl import verdict
 from queues.etl.job import chains
 from queues.etl.job.blocks import first_wrong
-from queues.etl.job.chains import Proven, prove
+from queues.etl.job.chains import ChainVerification, prove
 from queues.etl.job.database import JobConnection
 from queues.etl.job.reading import Reader
 from queues.etl.job.session import _pack
@@ -50,7 +50,7 @@ def intruder(transactional_db: None) -> Iterator[Intruder]:
         yield Intruder(connection)
 
 
-def verified(found: list[Proven]) -> Verification:
+def verified(found: list[ChainVerification]) -> Verification:
     """The verdict on the only chain."""
     (outcome,) = verdict.verify_chains(found)
     assert isinstance(outcome, Verification)
@@ -111,7 +111,7 @@ def test_a_row_that_is_there_twice_is_found(seq: int) -> None:
     assert twice.first_wrong() in (seq, min(seq + 1, 9))
 
 
-def proven(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[Proven]:
+def proven(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> list[ChainVerification]:
     """The job's results, read in blocks of ten rows, two a query."""
     monkeypatch.setattr(chains, "BLOCK", 10)
     monkeypatch.setattr(chains, "ROWS_PER_QUERY", 20)
@@ -164,7 +164,7 @@ def test_rows_rewritten_with_valid_hashes_are_found_by_their_anchor(
     anchor_all()
     intruder.rewrite(17)
     found = proven(spark, monkeypatch)
-    assert found == [Proven(CHAIN, 0, ROWS)]
+    assert found == [ChainVerification(CHAIN, 0, ROWS)]
     here = verified(found)
     assert here.findings == verify(CHAIN).findings
     assert not here.ok

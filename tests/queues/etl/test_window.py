@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queues.etl.job.window import TransactionSnapshot, Window, cut
+from queues.etl.job.window import TransactionSnapshot, Window, partition_bounds
 
 
 @st.composite
@@ -79,6 +79,6 @@ def test_only_what_is_new_is_looked_at_when_an_old_transaction_has_ended() -> No
 
 def test_pieces_are_cut_by_rows_and_by_bytes_and_never_inside_a_transaction() -> None:
     even = [(xid, 1.0, 10.0) for xid in range(100)]
-    assert cut(even, rows=25, size=1e9) == [25, 50, 75]
-    assert cut(even, rows=1e9, size=200) == [20, 40, 60, 80]
-    assert cut([(7, 1.0, 1.0)] * 100, rows=10, size=1e9) == []
+    assert partition_bounds(even, rows=25, size=1e9) == [25, 50, 75]
+    assert partition_bounds(even, rows=1e9, size=200) == [20, 40, 60, 80]
+    assert partition_bounds([(7, 1.0, 1.0)] * 100, rows=10, size=1e9) == []
