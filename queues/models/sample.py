@@ -28,7 +28,6 @@ class QueueSample(models.Model):
     settled = models.BigIntegerField(help_text="Messages that left for good in the period.")
     completed = models.BigIntegerField(db_default=0, help_text="Of those, messages that consumers acknowledged.")
     died = models.BigIntegerField(help_text="Messages that became dead letters and were still there.")
-    last_node = models.BigIntegerField(null=True, help_text="The last node's id; only for all queues.")
     database_bytes = models.BigIntegerField(null=True, help_text="The size of the database; only for all queues.")
 
     class Meta:

@@ -36,11 +36,10 @@ with moment as materialized (
     where m.queue <> 0 and not exists (select from queues_queue q where q.id = m.queue)
 )
 insert into queues_queuesample (
-    queue, at, seconds, ready, leased, delayed, dead, peak, published, settled, completed, died, last_node,
-    database_bytes
+    queue, at, seconds, ready, leased, delayed, dead, peak, published, settled, completed, died, database_bytes
 )
 select queue, date_trunc('minute', at), extract(epoch from at - before), ready, leased, delayed, dead,
-    ready + leased + delayed, more_published, more_settled, more_completed, more_dead, null::bigint, null::bigint
+    ready + leased + delayed, more_published, more_settled, more_completed, more_dead, null::bigint
 from moment, (
     select * from compared where changed order by more_published + more_settled + more_dead desc, queue limit %(most)s
 ) as busiest where before is not null
@@ -48,7 +47,7 @@ union all
 select 0, date_trunc('minute', at), extract(epoch from at - before), coalesce(c.ready, 0), coalesce(c.leased, 0),
     coalesce(c.delayed, 0), coalesce(c.dead, 0), coalesce(c.ready + c.leased + c.delayed, 0),
     coalesce(c.published, 0), coalesce(c.settled, 0), coalesce(c.completed, 0), coalesce(c.died, 0),
-    coalesce(pg_sequence_last_value('queues_node_id_seq'), 0), pg_database_size(current_database())
+    pg_database_size(current_database())
 from moment, (
     select sum(ready) as ready, sum(leased) as leased, sum(delayed) as delayed, sum(dead) as dead,
         sum(more_published) as published, sum(more_settled) as settled,

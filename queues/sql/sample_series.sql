@@ -5,14 +5,14 @@ select s.queue,
     sum(s.seconds)::float8, sum(s.published)::bigint, sum(s.settled)::bigint, sum(s.died)::bigint, max(s.peak),
     (array_agg(s.ready order by s.at desc))[1], (array_agg(s.leased order by s.at desc))[1],
     (array_agg(s.delayed order by s.at desc))[1], (array_agg(s.dead order by s.at desc))[1],
-    max(s.last_node), (array_agg(s.database_bytes order by s.at desc))[1]
+    (array_agg(s.database_bytes order by s.at desc))[1]
 from queues_queuesample s
 where s.queue = any(%(queues)s::int[]) and s.at > to_timestamp(%(start)s::float8)
     and s.at <= to_timestamp(%(start)s::float8 + %(width)s::int * %(places)s::int)
 group by 1, 2
 union all
 select q.id, -1, last.seconds, last.published, last.settled, last.died, last.peak, last.ready, last.leased,
-    last.delayed, last.dead, last.last_node, last.database_bytes
+    last.delayed, last.dead, last.database_bytes
 from unnest(%(queues)s::int[]) as q (id), lateral (
     select * from queues_queuesample s where s.queue = q.id and s.at <= to_timestamp(%(start)s::float8)
     order by s.queue desc, s.at desc limit 1

@@ -103,8 +103,7 @@ class TimeSeries:
     delayed: Figures
     dead: Figures
     peak: Figures
-    #: Of all queues only: the last node's id, the size of the database.
-    last_node: Figures = field(default_factory=list)
+    #: Of all queues only: the size of the database.
     database_bytes: Figures = field(default_factory=list)
 
 
@@ -130,20 +129,20 @@ def read_series(queues: Iterable[int], span: Span, now: float, using: str = DEFA
 def _series(
     rows: dict[int, Sequence[float | None]], taken: dict[int, Sequence[float | None]], span: Span
 ) -> TimeSeries:
-    columns: list[Figures] = [[] for _ in range(10)]
+    columns: list[Figures] = [[] for _ in range(9)]
     held: list[float | None] = list(rows[-1][5:9]) if -1 in rows else [None] * 4
     for place in range(span.places):
         values = rows.get(place)
         if values is not None:
-            seconds, published, settled, died, peak, *levels, last_node, size = values
+            seconds, published, settled, died, peak, *levels, size = values
             held = list(levels)
             covered = taken.get(place, values)[0] or seconds or MINUTE
-            figures = [(published or 0) / covered, (settled or 0) / covered, died, *held, peak, last_node, size]
+            figures = [(published or 0) / covered, (settled or 0) / covered, died, *held, peak, size]
         elif place in taken:
             known = [amount for amount in held[:3] if amount is not None]
-            figures = [0.0, 0.0, 0, *held, sum(known) if known else None, None, None]
+            figures = [0.0, 0.0, 0, *held, sum(known) if known else None, None]
         else:
-            figures = [None] * 10
+            figures = [None] * 9
         for column, figure in zip(columns, figures, strict=True):
             column.append(figure)
     return TimeSeries(*columns)

@@ -135,8 +135,7 @@ def an_evening(transactional_db: None, monkeypatch: pytest.MonkeyPatch) -> Itera
 def sample(queue: int, at: datetime, published: int, ready: int, died: int = 0) -> None:
     QueueSample.objects.create(
         queue=queue, at=at, seconds=60, ready=ready, leased=0, delayed=0, dead=0, peak=ready, published=published,
-        settled=published, completed=published, died=died, last_node=1 if queue == 0 else None,
-        database_bytes=1 << 28 if queue == 0 else None,
+        settled=published, completed=published, died=died, database_bytes=1 << 28 if queue == 0 else None,
     )  # fmt: skip
 
 

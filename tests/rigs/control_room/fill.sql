@@ -91,8 +91,8 @@ from generate_series(0, 50) q, generate_series(26, 720) n;
 
 -- samples of all queues together
 insert into queues_queuesample (queue, at, seconds, ready, leased, delayed, dead, peak, published, settled,
-    died, last_node, database_bytes)
-select 0, date_trunc('minute', now()) - n * interval '1 minute', 60, 50000 + n, 1, 2, 3, 500, 100, 90, 0, 4,
+    died, database_bytes)
+select 0, date_trunc('minute', now()) - n * interval '1 minute', 60, 50000 + n, 1, 2, 3, 500, 100, 90, 0,
     1e9 - n
 from generate_series(0, 1500) n;
 
