@@ -22,8 +22,8 @@ from queues.etl.job.session import session
 from queues.etl.job.size import is_small
 from queues.etl.job.stages import ExportJob
 
-#: A large run on this machine takes what processor time the broker leaves, once Spark has started: a start at this
-#: priority takes minutes while others are busy. A small run keeps its priority. Both are paused.
+#: A large run on this machine takes what processor time the broker leaves, once Spark has started: a start that is held
+#: back takes minutes while others are busy. A small run, which is a start and little else, is not held back.
 NICENESS = 10
 #: The file by which Linux shares the processors among sessions first; niceness counts only within one.
 SESSION = Path("/proc/self/autogroup")
@@ -49,11 +49,12 @@ def run(config: Config, progress: ProgressFile) -> None:
         database.lock(config.output)
         end = database.snapshot()
         small = is_small(database, end, config)
-        stack.enter_context(paced(config.busy_percent if config.master.startswith("local") else 100))
+        pace = stack.enter_context(paced(config.busy_percent if config.master.startswith("local") else 100))
         archive = stack.enter_context(class_archive(config))
         with progress.stage("starting Spark"):
             spark = stack.enter_context(session(config, archive.java_options if archive else "", small))
         if not small:
+            pace()
             step_back()
         with failures_named():
             result = ExportJob(config, spark, database, progress, end).run()

@@ -11,12 +11,13 @@ database. When the parent has ended without ending it, it ends all that the pare
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 
@@ -50,8 +51,8 @@ def _go_on(process: psutil.Process) -> None:
 
 def pace(parent: int, percent: int, busy: float, floor: float) -> None:
     """Have what a process has started work so much of the time while others use the share `busy` and it has used the
-    share `floor`, until it ends."""
-    pauses, family, session = False, descendants(parent), os.getsid(0)
+    share `floor`, until it ends; not before the standard input ends."""
+    begun, pauses, family, session = False, False, descendants(parent), os.getsid(0)
     before, turns = usage(family), 0
     while os.getppid() == parent:
         if not pauses:
@@ -63,7 +64,9 @@ def pace(parent: int, percent: int, busy: float, floor: float) -> None:
         turns += 1
         if turns * TURN >= LOOK:
             now = usage(family)
-            pauses = percent < 100 and now.share_of_others(before) >= busy and now.own_share(before) >= floor
+            begun = begun or bool(select.select([sys.stdin], [], [], 0)[0])
+            wanted = now.share_of_others(before) >= busy and now.own_share(before) >= floor
+            pauses = begun and percent < 100 and wanted
             family = descendants(parent)
             before, turns = usage(family), 0
     if session == parent:  # else it is not the job's own
@@ -79,16 +82,19 @@ def others_are_busy(busy: float = BUSY, seconds: float = 0.5) -> bool:
 
 
 @contextmanager
-def paced(percent: int, busy: float = BUSY, floor: float = FLOOR) -> Iterator[None]:
-    """Child processes are paced while the context lasts, and end with this process, however that ends."""
+def paced(percent: int, busy: float = BUSY, floor: float = FLOOR) -> Iterator[Callable[[], None]]:
+    """Child processes end with this process, however that ends. The function that is given has them paced from then on,
+    while the context lasts."""
     words = [str(os.getpid()), str(percent), str(busy), str(floor)]
-    pacer = subprocess.Popen([sys.executable, "-m", __spec__.name, *words], stdin=subprocess.DEVNULL)
+    pacer = subprocess.Popen([sys.executable, "-m", __spec__.name, *words], stdin=subprocess.PIPE)
     threading.Thread(target=_outlive, args=(pacer,), name="outlive-pacer", daemon=True).start()
+    assert pacer.stdin is not None
     try:
-        yield
+        yield pacer.stdin.close
     finally:
         pacer.terminate()
         pacer.wait()
+        pacer.stdin.close()
 
 
 def _outlive(pacer: subprocess.Popen[bytes]) -> None:

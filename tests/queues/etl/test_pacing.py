@@ -25,7 +25,8 @@ JOB = """
 import subprocess, sys
 from queues.etl.job.pacing import paced
 work = subprocess.Popen([sys.executable, "-c", "while True: pass"], stdout=subprocess.DEVNULL)
-with paced(int(sys.argv[2]), float(sys.argv[1]), float(sys.argv[3])):
+with paced(int(sys.argv[2]), float(sys.argv[1]), float(sys.argv[3])) as pace:
+    pace()
     print(work.pid, flush=True)
     sys.stdin.readline()
 print("ended", flush=True)
