@@ -106,9 +106,12 @@ class Blocking:
 
     def messages(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
         generator = self._client.messages(*args, **kwargs)
-        with contextlib.suppress(StopAsyncIteration):
-            while True:
-                yield self._runner.run(call(anext, generator))
+        try:
+            with contextlib.suppress(StopAsyncIteration):
+                while True:
+                    yield self._runner.run(call(anext, generator))
+        finally:
+            self._runner.run(call(generator.aclose))
 
     def __enter__(self) -> Self:
         self._runner.run(call(self._client.__aenter__))

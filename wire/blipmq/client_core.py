@@ -18,6 +18,17 @@ PAUSE: Final = Backoff(0.001, 0.1, even)
 FIRST_REQUEST: Final = 1 << 63
 
 
+#: Messages that `messages` fetches at once, at most.
+PREFETCH: Final = 1000
+#: Seconds of a program's work that are fetched at once, a fifth of a queue's usual acknowledgement time; after half of
+#: that time what was fetched is left to be delivered again.
+AHEAD: Final = 0.02
+STALE: Final = 0.05
+#: Acknowledgements that are sent together while there is more to process, and seconds that the first waits at most.
+GATHERED: Final = 64
+GATHER: Final = 0.002
+
+
 class Message(NamedTuple):
     """A delivered message; give it to `ack` once it is processed."""
 
@@ -63,6 +74,20 @@ class _Burst:
         self.reject: NackError | None = None
 
 
+class Window:
+    """How many messages to fetch at once: as many as the program processes in `AHEAD` seconds, and about twice as many
+    as came last."""
+
+    def __init__(self, prefetch: int) -> None:
+        self.size = 1
+        self._prefetch = prefetch
+
+    def processed(self, count: int, seconds: float, longest: float) -> None:
+        """The last `count` messages took so long, one of them the longest."""
+        fitting = 1 if longest > AHEAD else int(AHEAD * count / max(seconds, 1e-6))
+        self.size = max(1, min(self._prefetch, fitting, 2 * count + 1))
+
+
 class ClientCore:
     """One connection's requests, their answers, and the deliveries between them."""
 
@@ -70,6 +95,12 @@ class ClientCore:
         """`timeout`: seconds of silence after which an expected answer is given up."""
         self.outgoing = bytearray()
         self.unflushed = 0
+        #: Messages that `messages` has fetched and the program has not seen.
+        self.at_hand = 0
+        self._acks = 0
+        self._first_ack = 0.0
+        #: By subscription: what was fetched and not taken, and when it had come.
+        self._left: dict[int, tuple[float, list[Message]]] = {}
         self._timeout = timeout
         self._decoder = codec.Decoder()
         self._next_id = FIRST_REQUEST
@@ -121,6 +152,8 @@ class ClientCore:
         """Up to `limit` messages; none only when the time is over."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         pauses = PAUSE.delays()
+        if fresh := self._take_left(subscription, limit):
+            return fresh
         while True:
             messages = yield from self._poll_once(subscription, limit)
             left = deadline - time.monotonic()
@@ -133,6 +166,29 @@ class ClientCore:
         for message in messages:
             if message.tag is not None:
                 self.outgoing += codec.encode_ack(message.tag, message.subscription)
+
+    def gathers(self) -> bool:
+        """Whether the acknowledgement just given may wait for others: there is more to process, and it goes fast."""
+        now = time.monotonic()
+        if not self._acks:
+            self._first_ack = now
+        self._acks += 1
+        gathers = self.at_hand > 0 and self._acks < GATHERED and now - self._first_ack < GATHER
+        if not gathers:
+            self._acks = 0
+        return gathers
+
+    def leave(self, subscription: int, messages: list[Message], came: float) -> None:
+        """Keep what the program has not taken for the next `poll`, unless that comes too late."""
+        if messages:
+            self._left[subscription] = came, messages
+
+    def _take_left(self, subscription: int, limit: int) -> list[Message]:
+        came, messages = self._left.pop(subscription, (0.0, []))
+        if time.monotonic() - came > STALE:
+            messages = [message for message in messages if not message.qos]  # the others come again
+        self.leave(subscription, messages[limit:], came)
+        return messages[:limit]
 
     def _poll_once(self, subscription: int, limit: int) -> Steps[list[Message]]:
         first = self._next_id

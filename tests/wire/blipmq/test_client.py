@@ -1,6 +1,8 @@
 """The BlipMQ clients against exact bytes: blocking, on asyncio and on uvloop."""
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -9,9 +11,10 @@ import pytest
 
 from tests.waiting import PATIENCE
 from tests.wire.scripted import CLIENT_KINDS, Expect, Hangup, ScriptedServer, Send, clients
-from wire.blipmq import codec
+from wire.blipmq import client as client_sync
+from wire.blipmq import client_async, client_core, codec
 from wire.blipmq.client import SEND_AT, AsyncClient, Client, Message, NackError
-from wire.blipmq.client_core import ClientCore
+from wire.blipmq.client_core import ClientCore, Window
 from wire.client.errors import ConnectionLost, ProtocolViolation, ReplyTimeout
 
 FIRST = 1 << 63  # the client's correlation ids count from here
@@ -252,10 +255,58 @@ def test_iterating_ends_when_nothing_more_comes(connect: Any) -> None:
     )
     bodies = []
     with ScriptedServer(*GREETING, *script) as server, connect(server) as client:
-        for message in client.messages(42, timeout=0):
+        for message in client.messages(42, timeout=0, prefetch=1):
             bodies.append(message.body)
             client.ack(message)
     assert bodies == [b"a", b"b"]
+
+
+def test_iterating_fetches_ahead_and_what_is_not_reached_is_the_next_poll(
+    connect: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (client_core, client_sync, client_async):
+        monkeypatch.setattr(module, "STALE", 600.0)
+    monkeypatch.setattr(client_core, "AHEAD", 600.0)
+    script = (
+        expect_poll(ID),
+        Send(publish(1, b"a") + codec.encode_pong(ID + 1)),
+        Expect(codec.encode_ack(1, 42)),
+        expect_poll(ID + 2, count=3),
+        Send(b"".join(publish(2 + n, b"bcd"[n : n + 1]) for n in range(3)) + codec.encode_pong(ID + 5)),
+        Expect(codec.encode_ack(2, 42) + codec.encode_ack(3, 42) + codec.encode_ack(4, 42)),
+    )
+    bodies = []
+    with ScriptedServer(*GREETING, *script) as server, connect(server) as client:
+        with contextlib.closing(client.messages(42)) as messages:
+            for message in messages:
+                bodies.append(message.body)
+                client.ack(message)
+                if message.body == b"c":
+                    break
+        message = client.poll(42)
+        client.ack(message)
+    assert [*bodies, message.body] == [b"a", b"b", b"c", b"d"]
+
+
+def test_what_is_fetched_ahead_is_what_the_program_can_process_in_time() -> None:
+    window = Window(1000)
+    sizes = [window.size]
+    for count, seconds, longest in ((1, 0.0001, 0.0001), (3, 0.0003, 0.0001), (7, 0.07, 0.01), (2, 0.03, 0.03)):
+        window.processed(count, seconds, longest)
+        sizes.append(window.size)
+    assert sizes == [1, 3, 7, 2, 1]
+    for _ in range(20):
+        window.processed(window.size, 0.0, 0.0)
+    assert window.size == 1000
+
+
+def test_what_was_left_for_too_long_comes_again_but_for_qos_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = ClientCore(1.0)
+    left = [Message("demo", b"a", 1, 42, 1), Message("demo", b"b", 0, 42, None)]
+    core.leave(42, left, time.monotonic() - 1)
+    with pytest.raises(StopIteration) as stopped:
+        next(core.poll(42, 9, 0))
+    assert stopped.value.value == left[1:]
 
 
 def test_an_ack_too_late_is_raised_by_flush_with_the_tag(connect: Any) -> None:
