@@ -18,11 +18,11 @@ from psycopg.errors import LockNotAvailable
 
 from queues.config.settings import settings
 from queues.database.parameters import primary_parameters
+from queues.database.sql_files import ALL
 from queues.engine.cluster import reaper
 from queues.engine.cluster.periodic import notice_days, told_idle
 from queues.engine.database import connect
 from queues.engine.health import Health
-from queues.engine.statements import ALL
 from queues.etl.workspace import is_log
 from queues.models import EtlRun, Rollup
 from queues.operations import bulk

@@ -1,1 +1,1 @@
-"""PostgreSQL's servers: connection parameters, hosts, files of SQL."""
+"""PostgreSQL's servers: connection parameters, hosts, files of SQL, prepared statements."""

@@ -18,6 +18,29 @@ DJANGO_OPTIONS = {"assume_role", "isolation_level", "pool", "server_side_binding
 #: the admin writes. The settings go as startup options, which no role overrides; a check reads them back.
 DJANGO_SESSION = {"synchronous_commit": "on", "default_transaction_read_only": "off"}
 
+#: Sessions of engines and of Celery's transport. A commit that returned is durable. A plan that is made while a table
+#: is empty must not be a sequential scan, a bitmap of a whole queue that is then sorted, or a loop over all messages
+#: for each id. Planning costs more than executing. A session that froze inside a transaction lets go of its locks.
+#: Nothing that a role or a database is set to ends a session or its statements. With these settings every statement
+#: reaches messages by `id = any(array)` and joins by hash, with any statistics; the tests hold them to it.
+SESSION_SETTINGS = {
+    "synchronous_commit": "on",
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_nestloop": "off",
+    "enable_mergejoin": "off",
+    "plan_cache_mode": "force_generic_plan",
+    "jit": "off",
+    "idle_in_transaction_session_timeout": "10s",
+    "timezone": "UTC",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_session_timeout": "0",
+}
+
 #: Key of a DATABASES entry: the directory of the server's Unix socket. A round trip by it takes four fifths of the time
 #: that one over TCP on 127.0.0.1 does.
 SOCKET_DIRECTORY = "SOCKET_DIRECTORY"

@@ -1,12 +1,17 @@
 """Named SQL statements: one file a statement, named for what it does, read once; and files of several statements. The
-one loader of all packages."""
+one loader of all packages. Also arrays for their parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import orjson
+
+#: Parameters by which a statement that takes `ids` and `skip` does all that there is.
+ALL: Final[dict[str, Any]] = {"ids": None, "skip": "{}"}
 
 #: Includes a fragment that several statements share.
 INCLUDE: Final = b"\\ir "
@@ -55,6 +60,13 @@ def statements(*folders: Path) -> Callable[[str], bytes]:
         raise FileNotFoundError(f"no statement {name}.sql in {', '.join(map(str, folders))}")
 
     return statement
+
+
+def array(values: Iterable[object]) -> str:
+    """Numbers, truths and None, or plain words, as the text of a PostgreSQL array: what costs Python least."""
+    items = values if isinstance(values, list) else list(values)
+    text = orjson.dumps(items)  # numbers alone are written thirty times as fast as by `str`
+    return "{" + (",".join(map(str, items)) if b'"' in text else text[1:-1].decode()) + "}"
 
 
 def text_array(values: Iterable[str]) -> str:

@@ -24,8 +24,7 @@ from queues.engine.consume.low_watermark import FIRST
 from queues.engine.consume.memory import weight
 from queues.engine.consume.message_runs import PayloadPart
 from queues.engine.consume.subscriptions import LocalSubscription, Subscriptions
-from queues.engine.database import SESSION_SETTINGS, SHARED_SESSIONS, absence, refused_by_pooler
-from queues.engine.driver import PreparedStatements
+from queues.engine.database import SHARED_SESSIONS, absence, refused_by_pooler
 from queues.engine.engine import Engine, running
 from queues.engine.errors import (
     EngineError,
@@ -63,7 +62,6 @@ from queues.engine.policies import QueuePolicy
 from queues.engine.publish.destination import Destination
 from queues.engine.publish.publisher import Producer, Publisher
 from queues.engine.settle.batches import MAX_ERROR
-from queues.engine.statements import ALL, NumberedStatement, array, number
 from queues.engine.statements import DIRECTORY as ENGINE_DIRECTORY
 from queues.engine.uuids import first_id, message_uuid
 

@@ -26,11 +26,11 @@ from operator import attrgetter
 from time import time
 from typing import Any, Protocol
 
+from queues.database.sql_files import array
 from queues.engine.clock import now, wait_for
 from queues.engine.database import Connection
 from queues.engine.health import Health
 from queues.engine.node import LocalNode
-from queues.engine.statements import array
 from queues.formats.connection_ids import NUMBER_BITS, connection_id
 
 #: Connections of a node that have rows, at most, and how many of these are the latest, whatever they do.

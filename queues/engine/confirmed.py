@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
+from queues.database.sql_files import array
 from queues.engine.clock import now
 from queues.engine.database import Connection
-from queues.engine.statements import array
 
 #: Seconds between two messages that are remembered, and how many.
 APART = 1.0

@@ -11,7 +11,7 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from queues.database.parameters import ENCODING, KEEPALIVES, check_encoding, startup_options
+from queues.database.parameters import ENCODING, KEEPALIVES, SESSION_SETTINGS, check_encoding, startup_options
 from queues.engine import adapters
 from queues.engine.clock import until_tick
 from queues.engine.driver import EngineConnection
@@ -20,29 +20,6 @@ from queues.engine.errors import NotMigrated, Pooled, UnsafeServer, UnsupportedS
 Connection = EngineConnection
 
 OLDEST_SERVER = 140000
-
-#: Reasons: a commit that returned is durable; a plan made when a table was empty must not be a sequential scan, nor a
-#: bitmap of a whole queue that is then sorted, nor a loop over all messages for each id, for ever after; planning anew
-#: costs more than executing; a session that froze inside a transaction lets go of its locks; nothing that a role or a
-#: database is set to ends an engine's sessions or its statements. With these every statement
-#: reaches messages by `id = any(array)` and joins by hash, with any statistics; the tests hold them to it.
-SESSION_SETTINGS = {
-    "synchronous_commit": "on",
-    "enable_seqscan": "off",
-    "enable_bitmapscan": "off",
-    "enable_nestloop": "off",
-    "enable_mergejoin": "off",
-    "plan_cache_mode": "force_generic_plan",
-    "jit": "off",
-    "idle_in_transaction_session_timeout": "10s",
-    "timezone": "UTC",
-    "default_transaction_isolation": "read committed",
-    "default_transaction_read_only": "off",
-    "default_transaction_deferrable": "off",
-    "statement_timeout": "0",
-    "lock_timeout": "0",
-    "idle_session_timeout": "0",
-}
 
 #: Those that a server of an earlier major version does not know, and the version: they cannot be given at the start.
 LATER_SETTINGS = {"transaction_timeout": ("0", 170000)}

@@ -15,19 +15,16 @@ import logging
 import os
 import select
 from collections.abc import Generator, Mapping
-from itertools import count
 from time import monotonic
 from typing import Any, Final, LiteralString, Protocol, TypeVar
 
-from psycopg import AsyncConnection, BaseConnection
+from psycopg import AsyncConnection
 from psycopg.abc import Params
-from psycopg.adapt import Transformer
-from psycopg.errors import InvalidSqlStatementName, OperationalError, QueryCanceled, error_from_result
-from psycopg.generators import execute
-from psycopg.pq import ExecStatus, Format, TransactionStatus
-from psycopg.pq.abc import PGresult
+from psycopg.errors import OperationalError, QueryCanceled
+from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 
+from queues.database.prepared import PreparedStatements
 from queues.engine.statements import numbered, statement
 
 T = TypeVar("T")
@@ -35,8 +32,6 @@ T = TypeVar("T")
 #: Events that a generator of psycopg waits for, and is told of: the socket can be read, or written to.
 READ: Final = 1
 WRITE: Final = 2
-#: The results of statements that succeeded.
-DONE: Final = frozenset({ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK})
 #: No parameters.
 NONE: Final[Mapping[str, Any]] = {}
 #: Seconds that the server may take to end a statement whose caller was cancelled.
@@ -74,67 +69,10 @@ class Rows:
         return self._rows
 
 
-class PreparedStatements(BaseConnection[TupleRow]):
-    """A connection that runs named statements, prepared under names of its own, with all that psycopg's cursors cost
-    left out: their parameters and rows are adapted by one `Transformer`."""
-
-    #: Gives a named statement with numbers for its parameters.
-    numbered = staticmethod(numbered)
-
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
-        self._transformer = Transformer(self)
-        #: The names that statements are prepared under, by ours and the types of the parameters.
-        self._prepared_as: dict[tuple[str, tuple[int, ...] | None], bytes] = {}
-        self._numbers = count()
-
-    def forget_prepared(self) -> None:
-        """psycopg has deallocated all prepared statements, as when it rolls back."""
-        self._prepared_as.clear()
-
-    def ask(
-        self, name: str, parameters: Mapping[str, Any], binary: bool = False
-    ) -> Generator[Any, Any, list[TupleRow]]:
-        """Run a statement; returns its rows. For `wait`."""
-        server, transformer, (text, names, formats) = self.pgconn, self._transformer, self.numbered(name)
-        values = transformer.dump_sequence([parameters[name] for name in names], formats)
-        key, sent = (name, transformer.types), transformer.formats
-        while True:
-            prepared = self._prepared_as.get(key) or (yield from self.prepare(*key, text))
-            server.send_query_prepared(prepared, values, sent, Format.BINARY if binary else Format.TEXT)
-            try:
-                result = self._result_of((yield from execute(server)))
-            except InvalidSqlStatementName:  # psycopg has rolled back
-                self.forget_prepared()
-                if server.transaction_status != TransactionStatus.IDLE:
-                    raise
-            else:
-                break
-        transformer.set_pgresult(result)
-        rows = transformer.load_rows(0, result.ntuples, tuple)
-        transformer.set_pgresult(None)
-        return rows
-
-    def prepare(self, name: str, types: tuple[int, ...] | None, text: bytes) -> Generator[Any, Any, bytes]:
-        """Prepare a statement unless it is; returns the name that it is prepared under. For `wait`."""
-        if (prepared := self._prepared_as.get((name, types))) is None:
-            prepared = b"fivewire %d" % next(self._numbers)
-            self.pgconn.send_prepare(prepared, text, types)
-            self._result_of((yield from execute(self.pgconn)))
-            self._prepared_as[name, types] = prepared
-        return prepared
-
-    def _result_of(self, results: list[PGresult]) -> PGresult:
-        """The statement's result. Raises the error that it or its commit, which checks deferred constraints, ended
-        with."""
-        result, last = results[0], results[-1]
-        if last.status not in DONE:
-            raise error_from_result(last, self.info.encoding)
-        return result
-
-
 class EngineConnection(PreparedStatements, AsyncConnection[TupleRow]):
     """A connection that is used in one event loop. It must be closed: the loop keeps it otherwise."""
+
+    numbered = staticmethod(numbered)
 
     #: The descriptor that is watched, and a way to ask whether it can be written to; -1 before the first wait.
     _descriptor = -1

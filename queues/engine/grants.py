@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from queues.database.sql_files import array
 from queues.engine.access import Grant, key_digest
 from queues.engine.clock import now, wait_for
 from queues.engine.connections import Connections
 from queues.engine.database import Connection
 from queues.engine.health import Health
 from queues.engine.options import EngineOptions
-from queues.engine.statements import array
 
 #: Seconds between two readings, however many notifications say that a key has changed; and without any.
 GRANTS_APART = 0.1

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from queues.database.sql_files import ALL, array
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, is_idle, told
 from queues.engine.health import Health
 from queues.engine.isolation import carry_out, halves
-from queues.engine.statements import ALL, array
 
 Rows = list[tuple[Any, ...]]
 #: Rows that fail without one that does not, after which the statement is to blame and no row.

@@ -12,10 +12,9 @@ from django.db import OperationalError, connections, transaction
 from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFailure
 from psycopg.types.datetime import TimestamptzLoader
 
-from queues.database.sql_files import statements
+from queues.database.sql_files import ALL, statements
 from queues.engine.cluster.notifications import formats
 from queues.engine.faults import MAX_REPEATS
-from queues.engine.statements import ALL
 from queues.engine.statements import DIRECTORY as ENGINE_DIRECTORY
 from queues.errors import BrokerError, Busy
 

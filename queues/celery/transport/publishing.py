@@ -18,8 +18,8 @@ from queues.celery.transport.declaring import Declared
 from queues.celery.transport.envelope import SHORTEST, MessageRow
 from queues.celery.transport.errors import NoSuchQueue, QueueIsFull
 from queues.celery.transport.store_connection import StoreConnection
-from queues.database.sql_files import text_array
-from queues.engine.api import ALL, FOLLOWING, Ready, statement_parts
+from queues.database.sql_files import ALL, text_array
+from queues.engine.api import FOLLOWING, Ready, statement_parts
 
 #: Queues that one notification names, at most: it has less than 8,000 bytes.
 MAX_ANNOUNCED = 100

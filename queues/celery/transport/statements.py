@@ -6,8 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from queues.database.prepared import NumberedStatement, number
 from queues.database.sql_files import statements
-from queues.engine.api import ENGINE_DIRECTORY, NumberedStatement, number
+from queues.engine.api import ENGINE_DIRECTORY
 
 DIRECTORY: Final = Path(__file__).parent / "sql"
 

@@ -23,8 +23,10 @@ from queues.celery.consumers.fork_safety import watch
 from queues.celery.transport.errors import DatabaseUnavailable, connection_errors, raise_unavailable
 from queues.celery.transport.statements import numbered
 from queues.database.hosts import Session, choose
-from queues.database.parameters import ENCODING, KEEPALIVES, check_encoding, startup_options
-from queues.engine.api import SESSION_SETTINGS, PreparedStatements, SendableHint, array
+from queues.database.parameters import ENCODING, KEEPALIVES, SESSION_SETTINGS, check_encoding, startup_options
+from queues.database.prepared import PreparedStatements
+from queues.database.sql_files import array
+from queues.engine.api import SendableHint
 from queues.errors import WrongEncoding
 
 T = TypeVar("T")

@@ -6,11 +6,11 @@ waits here until what the former consumer had is in the store.
 
 from __future__ import annotations
 
+from queues.database.sql_files import array
 from queues.engine.consume.line import Connected
 from queues.engine.consume.local_queue import LocalQueue, QueueSchedule
 from queues.engine.database import Connection
 from queues.engine.node import LocalNode
-from queues.engine.statements import array
 from queues.formats.connection_ids import connection_id
 
 #: Seconds between looks for an active consumer that no notification told of.

@@ -15,6 +15,7 @@ from typing import Any
 
 from psycopg.errors import LockNotAvailable
 
+from queues.database.sql_files import array
 from queues.engine import audit
 from queues.engine.clock import now, until_tick, wait_for
 from queues.engine.database import Connection
@@ -25,7 +26,6 @@ from queues.engine.message import ROWS_PER_STATEMENT, Counts
 from queues.engine.node import SLOTS, LocalNode
 from queues.engine.options import EngineOptions
 from queues.engine.rowwise import Rows, Rowwise
-from queues.engine.statements import array
 
 logger = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from queues.database.sql_files import ALL
 from queues.engine.cluster.notifications.channel import Announcer
 from queues.engine.cluster.notifications.formats import Gone
 from queues.engine.database import Connection
@@ -23,7 +24,6 @@ from queues.engine.faults import Fault, fault_of
 from queues.engine.health import Health
 from queues.engine.message import Counts
 from queues.engine.rowwise import Rows, Rowwise
-from queues.engine.statements import ALL
 
 #: The first key of every node's advisory lock; the second is the node's id.
 LOCK_CLASS = 74657

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from queues.database.sql_files import array
 from queues.engine.clock import now, until_tick
 from queues.engine.consume.fetcher import Fetcher
 from queues.engine.consume.interest import COLD
@@ -22,7 +23,6 @@ from queues.engine.database import Connection
 from queues.engine.health import Health
 from queues.engine.isolation import carry_out, halves
 from queues.engine.node import LocalNode
-from queues.engine.statements import array
 
 #: Seconds between rounds, between looks for messages that no notification told of, and between notes of use.
 TIDY, UNSEEN, TOUCH = 0.125, 5.0, 60.0

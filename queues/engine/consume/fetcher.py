@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from queues.database.sql_files import array
 from queues.engine.clock import now
 from queues.engine.consume.backlog import ClaimResult
 from queues.engine.consume.claim_path import State
@@ -32,7 +33,6 @@ from queues.engine.message import CONTENT_ONLY, POSITION, Counts, Detail, Messag
 from queues.engine.node import LocalNode
 from queues.engine.rowwise import set_oldest_aside
 from queues.engine.settle.segments import OpenSegments
-from queues.engine.statements import array
 
 #: Claims in a row that the writer makes to end a backlog, before it goes on writing.
 FINISHING_CLAIMS = 4

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from queues.database.sql_files import array
 from queues.engine.clock import now
 from queues.engine.connections import Connections
 from queues.engine.consume.local_queue import LocalQueue
@@ -20,7 +21,6 @@ from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
 from queues.engine.policies import Policies
 from queues.engine.settle.writer import SettlementWriter
-from queues.engine.statements import array
 
 #: Delivery tags a node takes at a time: enough for years, so that no delivery waits for more.
 TAGS = 1 << 44

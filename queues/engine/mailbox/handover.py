@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from queues.database.sql_files import array
 from queues.engine.database import Connection
 from queues.engine.mailbox.mailbox import Mailbox, columns
-from queues.engine.statements import array
 
 #: Mailboxes taken or left in one transaction.
 MAX_MOVES = 100

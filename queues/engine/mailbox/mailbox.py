@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import NamedTuple, Protocol
 
+from queues.database.sql_files import array
 from queues.engine.consume.backlog import Backlog, ClaimResult
 from queues.engine.errors import EngineError
 from queues.engine.policies import QueuePolicy
-from queues.engine.statements import array
 
 #: Seconds after which a newly taken mailbox is looked at, for letters that no notification told of; then every LOOK.
 FIRST_LOOKS = (0.25, 1.0)

@@ -24,6 +24,7 @@ from typing import Final
 
 from psycopg.errors import UniqueViolation
 
+from queues.database.sql_files import array
 from queues.engine import audit
 from queues.engine.clock import now
 from queues.engine.confirmed import Confirmations
@@ -44,7 +45,6 @@ from queues.engine.policies import Policies
 from queues.engine.rate_limit import RateLimiter
 from queues.engine.rowwise import set_oldest_aside
 from queues.engine.settle.writer import GROWTH, SettlementWriter
-from queues.engine.statements import array
 
 logger = logging.getLogger(__name__)
 

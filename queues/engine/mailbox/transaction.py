@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from queues.database.sql_files import text_array
+from queues.database.sql_files import array, text_array
 from queues.engine import audit
 from queues.engine.audit import AuditRecord
 from queues.engine.clock import wall_offset
@@ -28,7 +28,6 @@ from queues.engine.message import Content, Failure
 from queues.engine.options import EngineOptions
 from queues.engine.publish.destination import Destination
 from queues.engine.settle.batches import KEPT, SettlementKind, Settlements, each_once, settle_parameters
-from queues.engine.statements import array
 from queues.engine.uuids import message_uuid
 from queues.formats.canonical import json_string
 

@@ -15,6 +15,7 @@ from itertools import accumulate, groupby, islice, pairwise
 from operator import itemgetter
 from typing import Any, Final, cast
 
+from queues.database.sql_files import array
 from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.consume.low_watermark import LOWEST
 from queues.engine.consume.memory import Memory, detail_weight
@@ -34,7 +35,6 @@ from queues.engine.policies import QueuePolicy
 from queues.engine.publish.destination import Destination
 from queues.engine.publish.publisher import AnsweredProducer, Producer, PublishGroup
 from queues.engine.publish.routing import Targets
-from queues.engine.statements import array
 
 #: Messages and bytes of a segment that no consumer here waits for: a claim takes whole segments, or unpacks them.
 MAX_READY: Final = 1000

@@ -13,9 +13,9 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 
+from queues.database.sql_files import array
 from queues.engine.clock import now
 from queues.engine.database import Connection
-from queues.engine.statements import array
 
 #: Seconds between two writes, and between two folds of the rows.
 WRITE, FOLD = 5.0, 60.0

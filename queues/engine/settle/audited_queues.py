@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Seque
 from itertools import chain, compress, count, groupby
 from operator import itemgetter
 
+from queues.database.sql_files import array
 from queues.engine import audit
 from queues.engine.audit import AuditRecord
 from queues.engine.clock import now
@@ -25,7 +26,6 @@ from queues.engine.settle.batches import Part, SettlementKind, Settlements
 from queues.engine.settle.lane import Lane, Owner
 from queues.engine.settle.recipients import Recipients
 from queues.engine.settle.segments import Ranges
-from queues.engine.statements import array
 
 #: Seconds until a queue whose audit chain cannot be appended to is tried again.
 BROKEN = 1.0

@@ -14,9 +14,9 @@ from functools import partial
 from itertools import chain, groupby
 from typing import Any, NamedTuple, Protocol
 
+from queues.database.sql_files import array
 from queues.engine.isolation import halves
 from queues.engine.message import ROWS_PER_STATEMENT, Failure
-from queues.engine.statements import array
 from queues.formats.limits import MAX_ATTEMPTS
 from queues.formats.texts import storable
 

@@ -21,8 +21,8 @@ from itertools import islice, takewhile
 from operator import gt
 from typing import Any
 
+from queues.database.sql_files import array
 from queues.engine.settle.batches import KEPT, Part, Settlements, time_array
-from queues.engine.statements import array
 
 #: Seconds that a segment may be settled in part: so late at most the archive has a settled message, unless so many
 #: segments are settled in part that unpacking them would hold up the consumers who are about to settle the rest.

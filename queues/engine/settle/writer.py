@@ -20,6 +20,7 @@ from functools import partial
 from itertools import groupby
 from operator import attrgetter
 
+from queues.database.sql_files import array
 from queues.engine.clock import ServerClock, now, wait_for
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, told
@@ -43,7 +44,6 @@ from queues.engine.settle.batches import (
 )
 from queues.engine.settle.lane import Lane
 from queues.engine.settle.segments import OpenSegments, Ranges, as_range, as_single
-from queues.engine.statements import array
 
 #: Seconds that a batch of acknowledgements may grow: larger batches cost less a message. As long, messages that were
 #: acknowledged late and that another transaction has locked are left alone.

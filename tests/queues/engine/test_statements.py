@@ -8,9 +8,10 @@ from collections.abc import Iterable
 import pytest
 from psycopg.adapt import PyFormat
 
+from queues.database.sql_files import array
 from queues.engine import statements
 from queues.engine.message import Content
-from queues.engine.statements import array, numbered
+from queues.engine.statements import numbered
 from tests.queues.engine.named import STATEMENTS
 
 

@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from queues.database.sql_files import array
 from queues.engine.clock import now, wait_for
 from queues.engine.cluster.notifications import formats
 from queues.engine.database import Connection
 from queues.engine.health import Health
 from queues.engine.isolation import carry_out, halves
 from queues.engine.message import Counts
-from queues.engine.statements import array
 
 logger = logging.getLogger(__name__)
 

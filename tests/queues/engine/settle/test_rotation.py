@@ -11,11 +11,12 @@ import psycopg
 import pytest
 from psycopg.rows import tuple_row
 
+from queues.database.sql_files import ALL
 from queues.engine.api import Engine, LocalQueue
 from queues.engine.node import SLOTS, LocalNode
 from queues.engine.settle.batches import SettlementKind, Settlements, settle_parameters
 from queues.engine.settle.segments import OpenSegments, as_single
-from queues.engine.statements import ALL, statement
+from queues.engine.statements import statement
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import unwritable
 from tests.tables import LOCK_WAITS

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.rows import tuple_row
 
+from queues.database.sql_files import ALL, array
 from queues.engine.api import Engine, LocalQueue
 from queues.engine.clock import now
 from queues.engine.message import Content, Delivery, DetailedMessage
@@ -18,7 +19,7 @@ from queues.engine.publish.destination import Destination
 from queues.engine.settle import segments as segments_module
 from queues.engine.settle.batches import SettlementKind, Settlements
 from queues.engine.settle.segments import LINGER, MANY, SAME_TIME, OpenSegments, Ranges, as_range, bits
-from queues.engine.statements import ALL, array, statement
+from queues.engine.statements import statement
 from queues.operations.queues import delete_queue
 from queues.store.queries import query
 from tests.queues.audit.spans import messages_of
