@@ -8,7 +8,7 @@ with block as materialized (
 ), given as materialized (
     select *, row_number() over (order by id) - 1 as n, row_number() over (partition by key order by id) as nth
     from (
-        select id, (id >> 56) << 56 as priority, coalesce(origin_id, id) as first_id, key, headers, payload, content,
+        select id, -(id >> 56) as priority, coalesce(origin_id, id) as first_id, key, headers, payload, content,
             max_attempts, retry_interval, producer_id
         from queues_openmessage where not %(archived)s and queue_id = %(source)s and id = any(%(ids)s::bigint[])
             and segment = any((select queues_segments_of(%(ids)s::bigint[]))::bigint[])
@@ -18,28 +18,24 @@ with block as materialized (
         where %(archived)s and queue_id = %(source)s and id = any(%(ids)s::bigint[]) and payload is not null
             and finished_at >= %(low)s and finished_at <= %(high)s
     ) as found
-), stored as (
-    insert into queues_message (id, queue_id, state, producer_id, expires_at, origin_id, key, headers, payload, content,
-        max_attempts, retry_interval)
-    select first + n + priority, q.id, 0, producer_id, now() + q.message_ttl,
-        case when priority <> 0 then first + n end,
+), placed as (
+    select q.id as queue_id, first + n as place, priority, null::int as node_id, producer_id,
+        statement_timestamp() as published_at, given.max_attempts, null::timestamptz as due_at,
+        now() + q.message_ttl as expires_at,
         case when nth = 1 and (
             select true from queues_message k where k.queue_id = %(target)s and k.key = given.key limit 1) is null
-            then key end,
-        headers, payload, content, given.max_attempts, retry_interval
+            then key end as key,
+        headers, payload, null::bigint as origin_id, content, retry_interval
     from given, block, queues_queue q where q.id = %(target)s
-    order by 1
-    returning id, coalesce(origin_id, id) as first_id
-), tallied as (
-    insert into queues_queuetally (queue_id, ready, published)
-    select %(target)s, count(*), count(*) from stored having count(*) > 0
-), journaled as (
+),
+\ir ../engine/sql/parts/stored.sql
+, journaled as (
     insert into queues_auditjournal (chain, event, record_id, sender, recipient)
     select chain, 'copy', record_id, %(by)s, name
-    from (select stored.id, 'queue:' || name as chain, first_id::text as record_id, name
+    from (select position as id, 'queue:' || name as chain, stored.id::text as record_id, name
         from stored, queues_queue q where q.id = %(target)s and audited
         union all select given.id, 'operators', 'message:' || first_id, name
             from given, queues_queue q where q.id = %(target)s and %(named)s) as told
     order by id, chain
 )
-select count(*), min(id) from stored
+select count(*), min(position) from stored

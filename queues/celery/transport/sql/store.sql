@@ -6,26 +6,19 @@
 with block as materialized (
     select nextval('queues_message_id') as first
     where pg_current_xact_id() is not null and queues_topology_version() = %(version)s::bigint
-), given as (
-    select message.*, first + n - 1 as place,
-        case when delay > 0 then now() + make_interval(secs => delay) end as due_at
+), placed as (
+    select queue_id, first + n - 1 as place, priority, null::int as node_id, null::bigint as producer_id,
+        statement_timestamp() as published_at, null::smallint as max_attempts,
+        case when delay > 0 then now() + make_interval(secs => delay) end as due_at,
+        now() + make_interval(secs => ttl) as expires_at, key, headers::jsonb, payload, null::bigint as origin_id,
+        content, null::int as retry_interval
     from block, unnest(
         %(queues)s::int[], %(bodies)b::bytea[], %(keys)s::text[], %(headers)s::text[], %(delays)s::float8[],
         %(ttls)s::float8[], %(priorities)s::smallint[], %(contents)s::smallint[]
     ) with ordinality as message (queue_id, payload, key, headers, delay, ttl, priority, content, n)
-), stored as (
-    insert into queues_message (id, queue_id, state, due_at, expires_at, key, headers, payload, origin_id, content)
-    select place - (priority::bigint << 56), queue_id, case when due_at is null then 0 else 2 end, due_at,
-        now() + make_interval(secs => ttl), key, headers::jsonb, payload,
-        case when priority <> 0 then place end, content
-    from given
-    on conflict (queue_id, key) where key is not null do nothing
-    returning id as position, coalesce(origin_id, id) as id, queue_id, state
-), tallied as (
-    insert into queues_queuetally (queue_id, ready, delayed, published)
-    select queue_id, count(*) filter (where state = 0), count(*) filter (where state = 2), count(*)
-    from stored group by queue_id
-), announced as materialized (
+),
+\ir ../../../engine/sql/parts/stored.sql
+, announced as materialized (
     select pg_notify('fivewire', '{"ready":{' || string_agg('"' || queue_id || '":' || position, ',') || '}}')
     from (
         select queue_id, min(position) as position from stored where %(announce)s::bool and state = 0 group by queue_id

@@ -22,23 +22,14 @@ with block as materialized (
         %(dues)s::timestamptz[]
     ) with ordinality as body (payload, key, headers, delay, ttl, max_attempts, priority, retry_interval, content,
         due, n)
-), stored as (
-    insert into queues_message (id, queue_id, state, node_id, producer_id, max_attempts, due_at, expires_at,
-        key, headers, payload, origin_id, content, retry_interval)
-    select place - (priority::bigint << 56), queue_id,
-        case when due_at is not null then 2 when leased then 1 else 0 end,
-        case when due_at is null and leased then %(node)s::int end, %(producer)s::bigint, max_attempts,
-        due_at, case when ttl > 0 then coalesce(due_at, now()) + make_interval(secs => ttl) end,
-        key, headers::jsonb, payload, case when priority <> 0 then place end, content, retry_interval
+), placed as (
+    select queue_id, place, priority, case when due_at is null and leased then %(node)s::int end as node_id,
+        %(producer)s::bigint as producer_id, statement_timestamp() as published_at, max_attempts, due_at,
+        case when ttl > 0 then coalesce(due_at, now()) + make_interval(secs => ttl) end as expires_at, key,
+        headers::jsonb, payload, null::bigint as origin_id, content, retry_interval
     from given
-    on conflict (queue_id, key) where key is not null do nothing
-    returning coalesce(origin_id, id) as id, queue_id, state
-), tallied as (
-    insert into queues_queuetally (queue_id, ready, leased, delayed, published)
-    select queue_id, count(*) filter (where state = 0), count(*) filter (where state = 1),
-        count(*) filter (where state = 2), count(*)
-    from stored group by queue_id
-)
+),
+\ir ../parts/stored.sql
 select first, array_agg(leased order by k) as leased, (select array_agg(id) from stored) as stored,
     (select array_agg(id) from stored where state = 2) as delayed
 from block, target group by first

@@ -47,30 +47,22 @@ with recursive reached as (
     select route_id, (select count(*) from body) from (select distinct route_id from reached) as passed
     where route_id is not null and exists (select from body)
 ), given as materialized (
-    select n, queue_id, delay, coalesce(ttl, message_ttl) as ttl, row_number() over (order by n, queue_id) - 1 as place
+    select body.*, queue_id, message_ttl, row_number() over (order by n, queue_id) - 1 as nth
     from body, target
 ), block as materialized (
     select array_agg(first) as firsts
     from (select nextval('queues_message_id') as first
         from generate_series(0, (select (count(*) - 1) / 4096 from given having count(*) > 0))) as b
 ), placed as materialized (
-    select given.*, firsts[place / 4096 + 1] + place %% 4096 as id from given, block
-), stored as (
-    insert into queues_message (id, queue_id, state, max_attempts, due_at, expires_at, key, headers, payload,
-        origin_id, content)
-    select id - (priority::bigint << 56), queue_id, case when placed.delay > 0 then 2 else 0 end, max_attempts,
-        case when placed.delay > 0 then statement_timestamp() + make_interval(secs => placed.delay) end,
-        statement_timestamp() + make_interval(secs => placed.delay + placed.ttl), key, headers::jsonb, payload,
-        case when priority <> 0 then id end, content
-    from placed join body using (n)
-    order by id
-    on conflict (queue_id, key) where key is not null do nothing
-    returning id as position, coalesce(origin_id, id) as id, queue_id, state
-), tallied as (
-    insert into queues_queuetally (queue_id, ready, delayed, published)
-    select queue_id, count(*) filter (where state = 0), count(*) filter (where state = 2), count(*)
-    from stored group by queue_id
-), journaled as (
+    select n, queue_id, firsts[nth / 4096 + 1] + nth %% 4096 as place, priority, null::int as node_id,
+        null::bigint as producer_id, statement_timestamp() as published_at, max_attempts,
+        case when delay > 0 then statement_timestamp() + make_interval(secs => delay) end as due_at,
+        statement_timestamp() + make_interval(secs => delay + coalesce(ttl, message_ttl)) as expires_at, key,
+        headers::jsonb, payload, null::bigint as origin_id, content, null::int as retry_interval
+    from given, block
+),
+\ir ../parts/stored.sql
+, journaled as (
     insert into queues_auditjournal (chain, event, record_id, sender, recipient)
     select 'queue:' || name, 'publish', id::text, '', name from stored join target using (queue_id)
     where audited order by position
@@ -88,7 +80,7 @@ select exists (select from addressed),
     (select array_agg(name::text order by name) from full_queue),
     (select array_agg(queue_id order by queue_id) from target where max_length is not null and overflow <> 'reject'),
     (select array_agg(id order by n)
-        from (select n, min(stored.id) as id from placed left join stored using (id) group by n) as by_message),
+        from (select n, min(stored.id) as id from placed left join stored on id = place group by n) as by_message),
     (select json_object_agg(queue_id, first)
         from (select queue_id, min(position) as first from stored where state = 0 group by queue_id) as ready),
     (select count(*) from passed_on)

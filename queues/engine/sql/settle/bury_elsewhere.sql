@@ -19,22 +19,19 @@ with target as materialized (
     where m.id = given.id and m.id = any(%(ids)s::bigint[]) and m.state = 1 and m.node_id = %(node)s
     returning m.*, given.attempts as tried, coalesce(given.error, m.error) as why, n,
         coalesce(origin_id, m.id) as first_id
-), moved as (
-    insert into queues_message (id, queue_id, state, producer_id, published_at, expires_at, origin_id, headers, payload,
-        content)
-    select first + n - 1, %(target)s, 0, producer_id, published_at, now() + message_ttl, first_id,
-        coalesce(headers, '{}') || jsonb_build_object('dead-letter', jsonb_build_object(
+), placed as (
+    select %(target)s as queue_id, first + n - 1 as place, 0 as priority, null::int as node_id, producer_id,
+        published_at, null::smallint as max_attempts, null::timestamptz as due_at, now() + message_ttl as expires_at,
+        null::text as key, coalesce(headers, '{}') || jsonb_build_object('dead-letter', jsonb_build_object(
             'queue', (select name from queues_queue where id = gone.queue_id), 'attempts', tried, 'error', why,
-            'key', gone.key, 'at', now())),
-        payload, content
+            'key', gone.key, 'at', now())) as headers,
+        payload, first_id as origin_id, content, null::int as retry_interval
     from gone, block, target
-    returning id
-), tallied as (
+),
+\ir ../parts/stored.sql
+, left_there as (
     insert into queues_queuetally (queue_id, leased, settled)
     select queue_id, -count(*), count(*) from gone group by queue_id
-), arrived as (
-    insert into queues_queuetally (queue_id, ready, published)
-    select %(target)s, count(*), count(*) from moved having count(*) > 0
 ), carried as (
     insert into queues_deadlettertally (queue_id, target_id, carried)
     select queue_id, %(target)s, count(*) from gone group by queue_id
@@ -44,8 +41,8 @@ with target as materialized (
         coalesce((select name from queues_queue where id = gone.queue_id), ''), target.name
     from gone, target where target.audited order by n
 )
-select min(id) as low, count(*) as moved, (select name::text from target),
+select min(position) as low, count(*) as moved, (select name::text from target),
     (select array_agg(id order by n) filter (where %(audited)s) from gone),
     (select array_agg(first_id order by n) filter (where %(audited)s) from gone),
     (select drops from target)
-from moved having count(*) > 0
+from stored having count(*) > 0
