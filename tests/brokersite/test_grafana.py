@@ -18,7 +18,7 @@ PACKAGES = ("queues", "wire", "peers")
 @pytest.fixture(scope="module")
 def source() -> str:
     """All source that declares metrics."""
-    return "".join(path.read_text() for package in PACKAGES for path in Path(CHECKOUT, package).glob("*metrics.py"))
+    return "".join(path.read_text() for package in PACKAGES for path in Path(CHECKOUT, package).rglob("*metrics.py"))
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are(source: str) -> None:

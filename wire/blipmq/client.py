@@ -11,7 +11,6 @@
 A subscription id outlives the connection: keep it, and poll it after a restart to get the messages since then.
 """
 
-import contextlib
 import ssl
 import time
 from collections.abc import Iterable, Iterator
@@ -20,7 +19,6 @@ from typing import Final, Self
 from wire.blipmq.client_async import AsyncClient
 from wire.blipmq.client_core import PREFETCH, STALE, ClientCore, Message, NackError, Window
 from wire.client.drivers import ClientDriver
-from wire.client.errors import ClientError
 from wire.client.protocol import over_tls
 
 __all__ = [
@@ -123,8 +121,9 @@ class Client:
     ) -> Iterator[Message]:
         """Iterate over messages until there has been none for `timeout` seconds; `ack` each of them.
 
-        Fetches up to `prefetch` messages ahead, as many as the program processes in 20 ms, and sends acknowledgements
-        together. What was fetched and not reached is left to the next `poll`, or comes again.
+        Fetches up to `prefetch` messages ahead, as many as the program processes in 20 ms. What was fetched and not
+        reached within 50 ms comes again; what was left before is given to the next `poll`. Both times suit an
+        acknowledgement time of 100 ms: with a shorter one take a `prefetch` of 1.
         """
         window = Window(prefetch)
         batch: list[Message] = []
@@ -135,27 +134,21 @@ class Client:
                 batch.reverse()
                 before = came
                 while batch and (before - came < STALE or not batch[-1].qos):
-                    self._core.at_hand = len(batch) - 1
                     yield batch.pop()
                     now = time.monotonic()
                     longest, before = max(longest, now - before), now
                 window.processed(count - len(batch), before - came, longest)
         finally:
-            self._core.at_hand = 0
             self._core.leave(subscription, batch[::-1], came)
-            with contextlib.suppress(ClientError):
-                self._driver.send()
 
     def ack(self, *messages: Message) -> None:
-        """Tell the broker that these are processed; do not process them again should they come back. Within `messages`
-        those of 2 ms are sent together.
+        """Tell the broker at once that these are processed; do not process them again should they come back.
 
         A message of QoS 0 needs none, and is left out. If it was settled already the next `flush` raises NackError
         404, with its tag as correlation id.
         """
         self._core.ack(messages)
-        if not self._core.gathers():
-            self._driver.send()
+        self._driver.send()
 
     def close(self) -> None:
         """Flush what was published, as `flush` does, and disconnect."""

@@ -24,9 +24,6 @@ PREFETCH: Final = 1000
 #: that time what was fetched is left to be delivered again.
 AHEAD: Final = 0.02
 STALE: Final = 0.05
-#: Acknowledgements that are sent together while there is more to process, and seconds that the first waits at most.
-GATHERED: Final = 64
-GATHER: Final = 0.002
 
 
 class Message(NamedTuple):
@@ -95,10 +92,6 @@ class ClientCore:
         """`timeout`: seconds of silence after which an expected answer is given up."""
         self.outgoing = bytearray()
         self.unflushed = 0
-        #: Messages that `messages` has fetched and the program has not seen.
-        self.at_hand = 0
-        self._acks = 0
-        self._first_ack = 0.0
         #: By subscription: what was fetched and not taken, and when it had come.
         self._left: dict[int, tuple[float, list[Message]]] = {}
         self._timeout = timeout
@@ -167,21 +160,11 @@ class ClientCore:
             if message.tag is not None:
                 self.outgoing += codec.encode_ack(message.tag, message.subscription)
 
-    def gathers(self) -> bool:
-        """Whether the acknowledgement just given may wait for others: there is more to process, and it goes fast."""
-        now = time.monotonic()
-        if not self._acks:
-            self._first_ack = now
-        self._acks += 1
-        gathers = self.at_hand > 0 and self._acks < GATHERED and now - self._first_ack < GATHER
-        if not gathers:
-            self._acks = 0
-        return gathers
-
     def leave(self, subscription: int, messages: list[Message], came: float) -> None:
         """Keep what the program has not taken for the next `poll`, unless that comes too late."""
         if messages:
-            self._left[subscription] = came, messages
+            before, others = self._left.get(subscription, (came, []))
+            self._left[subscription] = min(before, came), others + messages
 
     def _take_left(self, subscription: int, limit: int) -> list[Message]:
         came, messages = self._left.pop(subscription, (0.0, []))

@@ -303,7 +303,8 @@ def test_what_is_fetched_ahead_is_what_the_program_can_process_in_time() -> None
 def test_what_was_left_for_too_long_comes_again_but_for_qos_0(monkeypatch: pytest.MonkeyPatch) -> None:
     core = ClientCore(1.0)
     left = [Message("demo", b"a", 1, 42, 1), Message("demo", b"b", 0, 42, None)]
-    core.leave(42, left, time.monotonic() - 1)
+    core.leave(42, left[:1], time.monotonic() - 1)
+    core.leave(42, left[1:], time.monotonic())
     with pytest.raises(StopIteration) as stopped:
         next(core.poll(42, 9, 0))
     assert stopped.value.value == left[1:]
