@@ -302,8 +302,7 @@ class PublishWriter:
             keyed = any(write.group.keys for write in plan.writes)
             inserts = plan.inserts()
             if len(inserts) == 1 and not (plan.limited or plan.audited or keyed):
-                [insert] = inserts
-                insert.store(await (await self._send(connection, insert)).fetchone())
+                await self._write(connection, inserts[0])
             elif not inserts:
                 await self._check_version(connection)
             elif plan.audited and not (plan.limited or keyed):
@@ -379,6 +378,11 @@ class PublishWriter:
             cursors = [await self._send(connection, insert) for insert in inserts]
             for insert, cursor in zip(inserts, cursors, strict=True):
                 insert.store(await cursor.fetchone())
+
+    async def _write(self, connection: Connection, insert: Insert) -> None:
+        parameters = insert.parameters(self.routing.version, self.node.id, self.node.slot)
+        row = await (await connection.run("publish_leased", parameters)).fetchone() if insert.wanted else None
+        insert.store(row or await (await connection.run(insert.statement, parameters)).fetchone())
 
     async def _send(self, connection: Connection, insert: Insert) -> Answer:
         parameters = insert.parameters(self.routing.version, self.node.id, self.node.slot)

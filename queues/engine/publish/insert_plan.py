@@ -191,6 +191,14 @@ class Insert:
             return "publish_segment"
         return "publish_one" if len(self.writes) == write.width == 1 else "publish"
 
+    @property
+    def wanted(self) -> bool:
+        """Whether consumers of this node wait for its messages, all of one queue: publish_leased is tried first."""
+        write = self.writes[0]
+        if len(self.writes) > 1 or write.width > 1 or not write.joins:
+            return False
+        return write.buffers[0] is not None and write.queues[0] in write.single
+
     def parameters(self, version: int, node: int, slot: int) -> dict[str, Any]:
         """The statement's parameters; `slot` is that of segments which are leased at once."""
         parameters = _PARAMETERS[self.statement](self, slot)

@@ -39,7 +39,7 @@ RUN_BY: dict[Scenario, str] = {
     scenarios.settling_audited: "settle",
     scenarios.finishing_jobs: "settle",
     scenarios.packing: "publish_segment settle_segments unpack_segments",
-    scenarios.rotating: "settle_single unpack_slot slot_segments rotate_segments rotate_tallies"
+    scenarios.rotating: "publish_leased settle_single unpack_slot slot_segments rotate_segments rotate_tallies"
     " slot_bytes",
     scenarios.late: "lock_late unpack_late",
     scenarios.returning: "return bury_elsewhere",

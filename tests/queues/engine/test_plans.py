@@ -37,7 +37,7 @@ ELSEWHERE = {
 }  # fmt: skip
 #: Those that read segments, but for these of a node, which has an index.
 OF_SEGMENTS = {
-    "are_stored", "claim", "claim_alone", "first_ready", "look_below", "publish", "publish_detailed",
+    "are_stored", "claim", "claim_alone", "first_ready", "look_below", "publish", "publish_detailed", "publish_leased",
     "publish_one", "publish_segment", "settle_segments", "settle_single", "unpack_late",
 }  # fmt: skip
 READS_ALL = {"leased_ids", "oldest_ids", "reap_leases"}
@@ -46,7 +46,7 @@ READS_ALL = {"leased_ids", "oldest_ids", "reap_leases"}
 ORDERED = {
     "claim": "message_ready", "claim_alone": "message_ready", "claim_dead": "message_dead",
     "publish_segment": "message_ready",
-    "publish": "message_ready", "publish_one": "message_ready",
+    "publish": "message_ready", "publish_one": "message_ready", "publish_leased": "message_ready",
     "publish_detailed": "message_ready",
     "look_below": "message_ready", "claim_letters": "message_ready", "store_letters": "message_ready message_key",
     "find_letters": "message_key", "first_ready": "message_ready",
