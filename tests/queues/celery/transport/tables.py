@@ -45,9 +45,12 @@ class Tables:
         return row["ready"], row["leased"], row["delayed"], row["dead"]
 
     def cut(self) -> None:
-        """Terminate every session of the transport and its engines."""
+        """Terminate every session of the transport and its engines; they are gone when it returns.
+
+        A session that is still about to end would store the next message and not answer, so that it comes twice.
+        """
         self.rows(
-            "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'fivewire%%'"
+            "select pg_terminate_backend(pid, 60000) from pg_stat_activity where application_name like 'fivewire%%'"
             " and datname = current_database()"
         )
 
