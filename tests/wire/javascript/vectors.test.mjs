@@ -101,6 +101,34 @@ test("whole numbers of 64 bits survive, everything else is refused with its path
   assert.throws(() => encodeEnvelope(14, "1", { circle }), fivewire.Unencodable);
 });
 
+test("a key named __proto__ is a key like others", () => {
+  const { encodeEnvelope, decodeEnvelope } = overhop;
+  const text = '{"notproto_":3,"__proto__":{"ordinary9":2,"__proto__":1}}';
+  const { p } = decodeEnvelope(encodeEnvelope(14, "1", { job_payload: JSON.parse(text) }));
+  assert.equal(JSON.stringify(p.job_payload), text);
+  assert.equal(Object.getPrototypeOf(p.job_payload), Object.prototype);
+});
+
+test("a listener that throws harms neither the others nor the client", async () => {
+  const warnings = [];
+  const warn = (warning) => warnings.push(warning.message);
+  process.on("warning", warn);
+  const client = new fivewire.OverhopClient({ port: 1 });
+  const heard = [];
+  client.on("closed", () => {
+    throw new Error("a bad listener");
+  });
+  client.on("closed", async () => {
+    throw new Error("a bad promise");
+  });
+  client.on("closed", () => heard.push("closed"));
+  await client.close();
+  await new Promise(setImmediate);
+  process.off("warning", warn);
+  assert.deepEqual(heard, ["closed"]);
+  assert.deepEqual(warnings.sort(), ["a bad listener", "a bad promise"]);
+});
+
 test("peerbus signatures are the published ones, in every spelling", () => {
   const { secret, hmac } = vectors.peerbus;
   const fields = JSON.parse(hmac[0].envelope);

@@ -1,8 +1,8 @@
 /** BlipMQ: topics with durable subscriptions. */
 
-import { EventEmitter } from "node:events";
 import { BlipMQCore, type BlipMQMessage } from "./blipmq-core.js";
 import { Connection, type ConnectionEvents, type Options } from "./connection.js";
+import { Events } from "./events.js";
 import { Signal } from "./framing.js";
 
 export { NackError, type BlipMQMessage } from "./blipmq-core.js";
@@ -28,7 +28,7 @@ const AHEAD = 20;
 const FIRST_PAUSE = 1;
 const LONGEST_PAUSE = 100;
 
-export class BlipMQClient extends EventEmitter<ConnectionEvents> {
+export class BlipMQClient extends Events<ConnectionEvents> {
   private readonly core: BlipMQCore;
   private readonly connection: Connection;
   private readonly subscriptions = new Map<string, Promise<number>>();
@@ -38,7 +38,7 @@ export class BlipMQClient extends EventEmitter<ConnectionEvents> {
     this.core = new BlipMQCore(options.key, options.resend ?? false);
     this.connection = new Connection(this.core, options, 5555);
     relay(this.connection, this);
-    this.core.onResent = (count) => this.emit("resent", count);
+    this.core.onResent = (count) => this.tell("resent", count);
   }
 
   static async connect(options: BlipMQOptions): Promise<BlipMQClient> {
@@ -221,9 +221,9 @@ class Queue<T> {
 }
 
 /** Passes the events of a connection on to its client. */
-export function relay(from: Connection, to: EventEmitter<ConnectionEvents>): void {
-  from.on("connected", (again) => to.emit("connected", again));
-  from.on("disconnected", (error) => to.emit("disconnected", error));
-  from.on("reconnecting", (milliseconds, error) => to.emit("reconnecting", milliseconds, error));
-  from.on("closed", () => to.emit("closed"));
+export function relay(from: Connection, to: Events<ConnectionEvents>): void {
+  from.on("connected", (again) => to.tell("connected", again));
+  from.on("disconnected", (error) => to.tell("disconnected", error));
+  from.on("reconnecting", (milliseconds, error) => to.tell("reconnecting", milliseconds, error));
+  from.on("closed", () => to.tell("closed"));
 }

@@ -1,10 +1,11 @@
 /** The socket around a protocol core: gathers what it sends into few writes, watches over answers, connects again. */
 
-import { EventEmitter, once } from "node:events";
+import { once } from "node:events";
 import { connect as connectTcp, type Socket } from "node:net";
 import { connect as connectTls, type ConnectionOptions } from "node:tls";
 import { Backoff } from "./backoff.js";
 import { asError, ClientError, ConnectionLost, ReplyTimeout, TlsFailed } from "./errors.js";
+import { Events } from "./events.js";
 import { Signal, type ProtocolCore } from "./framing.js";
 
 export interface Options {
@@ -34,7 +35,7 @@ const HIGH_WATER = 1 << 20;
 
 type State = "new" | "open" | "waiting" | "closed";
 
-export class Connection extends EventEmitter<ConnectionEvents> {
+export class Connection extends Events<ConnectionEvents> {
   private state: State = "new";
   private socket: Socket | undefined;
   private watch: NodeJS.Timeout | undefined;
@@ -60,8 +61,13 @@ export class Connection extends EventEmitter<ConnectionEvents> {
   /** Connects once. Throws what went wrong; a connection that is lost later is made again. */
   async connect(): Promise<void> {
     if (this.state !== "new") throw new ClientError("connect was called before");
-    await this.open();
-    this.emit("connected", false);
+    try {
+      await this.open();
+    } catch (error) {
+      this.core.lost(asError(error), true); // the next attempt begins anew
+      throw error;
+    }
+    this.tell("connected", false);
   }
 
   get isOpen(): boolean {
@@ -86,17 +92,19 @@ export class Connection extends EventEmitter<ConnectionEvents> {
   async close(): Promise<void> {
     if (this.state === "closed") return;
     const socket = this.socket;
+    const wasOpen = this.isOpen;
     this.flush();
     this.finish(new ConnectionLost("the connection is closed"));
     if (socket && !socket.destroyed) {
       const closed = once(socket, "close");
       const timer = setTimeout(() => socket.destroy(), LINGER);
-      socket.end();
+      if (wasOpen) socket.end();
+      else socket.destroy(); // nothing was sent that could be lost
       socket.resume();
       await closed.catch(() => undefined);
       clearTimeout(timer);
     }
-    this.emit("closed");
+    this.tell("closed");
   }
 
   /** Ends this connection as a broken one, which is made again. */
@@ -125,7 +133,7 @@ export class Connection extends EventEmitter<ConnectionEvents> {
     } catch (error) {
       socket.destroy();
       if (this.state === "open") this.state = "new";
-      throw error;
+      throw error instanceof ClientError ? error : this.endedBy(socket);
     } finally {
       clearTimeout(timer);
     }
@@ -200,25 +208,25 @@ export class Connection extends EventEmitter<ConnectionEvents> {
     this.core.outgoing.clear();
     if (!this.backoff || error instanceof TlsFailed) {
       this.finish(error);
-      this.emit("disconnected", error);
-      this.emit("closed");
+      this.tell("disconnected", error);
+      this.tell("closed");
       return;
     }
     this.state = "waiting";
     this.core.lost(error, false);
-    this.emit("disconnected", error);
+    this.tell("disconnected", error);
     void this.reconnect(this.backoff, error);
   }
 
   private async reconnect(backoff: Backoff, error: Error): Promise<void> {
     for (const delay of backoff.delays()) {
-      this.emit("reconnecting", delay, error);
+      this.tell("reconnecting", delay, error);
       await this.changed.wait(delay);
       if (this.isFinal()) return;
       try {
         await this.open();
         if (this.isFinal()) this.socket?.destroy();
-        else this.emit("connected", true);
+        else this.tell("connected", true);
         return;
       } catch (failure) {
         if (this.isFinal()) return;
@@ -227,7 +235,7 @@ export class Connection extends EventEmitter<ConnectionEvents> {
         this.core.lost(error, false);
         if (!isPassing(error)) {
           this.finish(error);
-          this.emit("closed");
+          this.tell("closed");
           return;
         }
       }
@@ -249,7 +257,7 @@ export class Connection extends EventEmitter<ConnectionEvents> {
 }
 
 /** Whether another attempt to connect may succeed. */
-function isPassing(error: Error): boolean {
+export function isPassing(error: Error): boolean {
   if (error instanceof TlsFailed) return false;
   if (!(error instanceof ClientError)) return true;
   return error instanceof ConnectionLost || error instanceof ReplyTimeout || (error as { passing?: boolean }).passing === true;

@@ -25,7 +25,18 @@ export interface Envelope {
 }
 
 const encoder = new Encoder<undefined>({ sortKeys: true, useBigInt64: true, maxDepth: MAX_DEPTH + 8 });
-const decoder = new Decoder<undefined>({ useBigInt64: true });
+/** What the decoder reads in place of a key that it refuses. No text has half a surrogate pair. */
+const PROTO = "\ud800__proto__";
+const decoder = new Decoder<undefined>({
+  useBigInt64: true,
+  keyDecoder: {
+    canBeCached: (size) => size === "__proto__".length,
+    decode(bytes, at, size) {
+      const key = Buffer.from(bytes.buffer, bytes.byteOffset + at, size).toString();
+      return key === "__proto__" ? PROTO : key;
+    },
+  },
+});
 
 /** Returns an envelope with its length. Throws Unencodable, with the path of the value below `p`. */
 export function encodeEnvelope(t: number, rid: string, p: Payload): Buffer {
@@ -88,7 +99,7 @@ function container(value: object, path: string, depth: number): unknown {
   if (prototype !== Object.prototype && prototype !== null) {
     throw new Unencodable(path, `${value.constructor?.name ?? "this object"} has no form in Overhop`);
   }
-  const found: { [key: string]: unknown } = {};
+  const found = Object.create(null) as { [key: string]: unknown }; // where __proto__ is a key like others
   for (const [key, each] of Object.entries(value)) {
     const place = path ? `${path}.${key}` : key;
     if (!key.isWellFormed()) throw new Unencodable(place, "half a surrogate pair is no character");
@@ -101,6 +112,13 @@ function container(value: object, path: string, depth: number): unknown {
 function plain(value: unknown): unknown {
   if (typeof value === "bigint") return BigInt.asIntN(54, value) === value ? Number(value) : value;
   if (Array.isArray(value)) return value.map(plain);
-  if (isMap(value)) for (const key of Object.keys(value)) value[key] = plain(value[key]);
+  if (!isMap(value)) return value;
+  for (const key of Object.keys(value)) {
+    const each = plain(value[key]);
+    if (key === PROTO) {
+      delete value[PROTO];
+      Object.defineProperty(value, "__proto__", { value: each, configurable: true, enumerable: true, writable: true });
+    } else value[key] = each;
+  }
   return value;
 }

@@ -1,9 +1,9 @@
 /** Overhop: jobs with retries, delays, logs and results. `worker.ts` has the worker. */
 
-import { EventEmitter } from "node:events";
 import { relay } from "./blipmq.js";
 import { Connection, type ConnectionEvents, type Options } from "./connection.js";
 import { ProtocolViolation } from "./errors.js";
+import { Events } from "./events.js";
 import { Signal } from "./framing.js";
 import { isMap, MAX_ENVELOPE, Type, type Payload, type Value } from "./overhop-codec.js";
 import { optionalDate, optionalNumber, OverhopCore, text, type Quest } from "./overhop-core.js";
@@ -59,11 +59,12 @@ export interface Job {
 const WINDOW = 4096;
 const MAX_ERROR = 2000;
 
-export class OverhopClient extends EventEmitter<ConnectionEvents> {
+export class OverhopClient extends Events<ConnectionEvents> {
   private readonly core: OverhopCore;
   private readonly connection: Connection;
   private readonly quests: Quest[] = [];
   private readonly news = new Signal();
+  private interrupted = false;
   /** Subscriptions by the id that the program has: queue, credits that the broker has, its own id. */
   private readonly subscriptions = new Map<string, { queue: string; credits: number; sid: string }>();
 
@@ -72,7 +73,7 @@ export class OverhopClient extends EventEmitter<ConnectionEvents> {
     this.core = new OverhopCore(options.resend ?? false, options.maxEnvelope ?? MAX_ENVELOPE);
     this.connection = new Connection(this.core, options, 9876);
     relay(this.connection, this);
-    this.core.onResent = (count) => this.emit("resent", count);
+    this.core.onResent = (count) => this.tell("resent", count);
     this.core.onResume = () => this.resume();
     this.core.onQuest = (quest) => this.take(quest);
     this.on("disconnected", () => this.news.notify());
@@ -199,9 +200,19 @@ export class OverhopClient extends EventEmitter<ConnectionEvents> {
       if (quest) return quest;
       this.connection.check();
       const left = deadline - performance.now();
-      if (left <= 0) return undefined;
+      if (left <= 0 || this.interrupted) return undefined;
       await this.news.wait(left);
     }
+  }
+
+  /** Has `nextQuest` wait no more, from now on. */
+  interrupt(): void {
+    this.interrupted = true;
+    this.news.notify();
+  }
+
+  get isConnected(): boolean {
+    return this.connection.isOpen;
   }
 
   async ack(jid: string): Promise<void> {

@@ -1,10 +1,10 @@
 /** peerbus: signed messages between programs by name. */
 
-import { EventEmitter } from "node:events";
 import WebSocket, { type ClientOptions } from "ws";
 import { Backoff } from "./backoff.js";
 import type { ConnectionEvents } from "./connection.js";
 import { asError, ConnectionLost, ReplyTimeout } from "./errors.js";
+import { Events } from "./events.js";
 import { MAX_FRAME, NoAnswer, PeerCore, type Json, type PeerMessage } from "./peerbus-core.js";
 
 export interface PeerOptions {
@@ -22,7 +22,7 @@ export interface PeerOptions {
   backoff?: Backoff;
 }
 
-export class PeerClient extends EventEmitter<ConnectionEvents> {
+export class PeerClient extends Events<ConnectionEvents> {
   private readonly core: PeerCore;
   private readonly timeout: number;
   private socket: WebSocket | undefined;
@@ -47,7 +47,7 @@ export class PeerClient extends EventEmitter<ConnectionEvents> {
   async connect(): Promise<void> {
     await this.open();
     this.started = true;
-    this.emit("connected", false);
+    this.tell("connected", false);
   }
 
   get name(): string {
@@ -129,7 +129,7 @@ export class PeerClient extends EventEmitter<ConnectionEvents> {
           socket.resume();
         });
       }
-      this.emit("closed");
+      this.tell("closed");
     }
   }
 
@@ -195,21 +195,21 @@ export class PeerClient extends EventEmitter<ConnectionEvents> {
   private disconnected(error: Error): void {
     this.core.changed.notify();
     if (this.closed) return;
-    this.emit("disconnected", error);
+    this.tell("disconnected", error);
     if (!this.core.error) void this.reconnect(error);
   }
 
   private async reconnect(error: Error): Promise<void> {
     for (const delay of (this.options.backoff ?? new Backoff()).delays()) {
-      this.emit("reconnecting", delay, error);
+      this.tell("reconnecting", delay, error);
       const end = performance.now() + delay;
       while (!this.closed && performance.now() < end) await this.core.changed.wait(end - performance.now());
       if (this.closed) return;
       try {
         const again = this.core.unconfirmed;
         await this.open();
-        this.emit("connected", true);
-        if (again > 0) this.emit("resent", again);
+        this.tell("connected", true);
+        if (again > 0) this.tell("resent", again);
         return;
       } catch (failure) {
         error = asError(failure);

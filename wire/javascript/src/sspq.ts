@@ -1,8 +1,8 @@
 /** SSPQ: one work queue for the smallest clients. Nothing that is sent is confirmed. */
 
-import { EventEmitter } from "node:events";
 import { relay } from "./blipmq.js";
 import { Connection, type ConnectionEvents, type Options } from "./connection.js";
+import { Events } from "./events.js";
 import { SspqCore, type SspqMessage } from "./sspq-core.js";
 
 export { Declined, NothingHeld, SlotBusy, type SspqMessage } from "./sspq-core.js";
@@ -12,7 +12,7 @@ export interface SspqOptions extends Options {
   maxPayload?: number;
 }
 
-export class SspqClient extends EventEmitter<ConnectionEvents> {
+export class SspqClient extends Events<ConnectionEvents> {
   private readonly core: SspqCore;
   private readonly connection: Connection;
 

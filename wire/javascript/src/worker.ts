@@ -1,8 +1,9 @@
 /** A worker does the jobs of Overhop queues until it is stopped, and connects again whenever the connection is lost. */
 
-import { EventEmitter } from "node:events";
-import type { ConnectionEvents } from "./connection.js";
+import { Backoff } from "./backoff.js";
+import { isPassing, type ConnectionEvents } from "./connection.js";
 import { asError, Unencodable } from "./errors.js";
+import { Events } from "./events.js";
 import { Signal } from "./framing.js";
 import { OverhopClient, type OverhopOptions } from "./overhop.js";
 import type { Value } from "./overhop-codec.js";
@@ -91,10 +92,11 @@ export class JobContext {
 const SHORTEST_HEARTBEAT = 50;
 const QUIET = 30_000;
 
-export class Worker extends EventEmitter<WorkerEvents> {
+export class Worker extends Events<WorkerEvents> {
   private readonly client: OverhopClient;
   private readonly running = new Set<JobContext>();
-  private readonly ended = new Signal();
+  /** A job has ended, or `stop` was called. */
+  private readonly changed = new Signal();
   private stopping = false;
   private session = 0;
 
@@ -103,26 +105,28 @@ export class Worker extends EventEmitter<WorkerEvents> {
     const concurrency = options.concurrency ?? 1;
     if (!Number.isInteger(concurrency) || concurrency < 1) throw new RangeError(`concurrency is ${concurrency}: it must be 1 or more`);
     this.client = new OverhopClient(options);
-    this.client.on("connected", (again) => this.emit("connected", again));
+    this.client.on("connected", (again) => this.tell("connected", again));
     this.client.on("disconnected", (error) => {
       this.session += 1;
       for (const job of this.running) job.lost = true;
-      this.emit("disconnected", error);
+      this.tell("disconnected", error);
     });
-    this.client.on("reconnecting", (milliseconds, error) => this.emit("reconnecting", milliseconds, error));
-    this.client.on("closed", () => this.emit("closed"));
+    this.client.on("reconnecting", (milliseconds, error) => this.tell("reconnecting", milliseconds, error));
+    this.client.on("closed", () => this.tell("closed"));
   }
 
   /** Does jobs until `stop` is called. Throws OverhopError if the broker does not let us subscribe. */
   async run(): Promise<void> {
-    await this.client.connect();
+    await this.attempt(() => this.client.connect());
     const timer = setInterval(() => void this.client.ping().catch(() => undefined), QUIET);
     try {
-      await this.client.ping(); // deadlines are by the broker's clock
-      const queues = Object.keys(this.options.handlers);
-      const sids = await Promise.all(queues.map((queue) => this.client.subscribe(queue, this.options.concurrency ?? 1)));
+      await this.attempt(() => this.client.ping()); // deadlines are by the broker's clock
+      const sids: string[] = [];
+      for (const queue of Object.keys(this.options.handlers)) {
+        await this.attempt(async () => void sids.push(await this.client.subscribe(queue, this.options.concurrency ?? 1)));
+      }
       while (!this.stopping) {
-        const quest = await this.client.nextQuest(100);
+        const quest = await this.client.nextQuest();
         if (quest && !this.stopping) void this.handle(quest);
       }
       await this.finish(sids);
@@ -135,14 +139,37 @@ export class Worker extends EventEmitter<WorkerEvents> {
   /** Takes no more jobs, gives those that run their time, hands the rest back; `run` returns then. */
   stop(): void {
     this.stopping = true;
+    this.client.interrupt();
+    this.changed.notify();
+  }
+
+  /** Does a part of the beginning until it is done or the worker is stopped, with pauses while there is no broker. */
+  private async attempt(part: () => Promise<unknown>): Promise<void> {
+    for (const delay of (this.options.reconnect || new Backoff()).delays()) {
+      if (this.stopping) return;
+      try {
+        await Promise.race([part(), this.stopped()]);
+        return;
+      } catch (thrown) {
+        const error = asError(thrown);
+        if (!isPassing(error) || this.options.reconnect === false) throw error;
+        if (!this.stopping) this.tell("reconnecting", delay, error);
+      }
+      if (!this.stopping) await this.changed.wait(delay);
+    }
+  }
+
+  private async stopped(): Promise<void> {
+    while (!this.stopping) await this.changed.wait();
   }
 
   private async finish(sids: string[]): Promise<void> {
-    for (const sid of sids) await this.client.unsubscribe(sid).catch(() => undefined);
+    // Without a connection there is nobody to tell: the broker has given the jobs to others.
+    for (const sid of sids) if (this.client.isConnected) await this.client.unsubscribe(sid).catch(() => undefined);
     const deadline = performance.now() + (this.options.grace ?? 30_000);
-    while (this.running.size > 0 && performance.now() < deadline) await this.ended.wait(deadline - performance.now());
+    while (this.running.size > 0 && performance.now() < deadline) await this.changed.wait(deadline - performance.now());
     for (const job of this.running) job.lost = true;
-    await this.client.goodbye("the worker stops").catch(() => undefined);
+    if (this.client.isConnected) await this.client.goodbye("the worker stops").catch(() => undefined);
   }
 
   private async handle(quest: Quest): Promise<void> {
@@ -157,13 +184,13 @@ export class Worker extends EventEmitter<WorkerEvents> {
       answer = () => this.client.done(job.jid, result ?? undefined);
     } catch (thrown) {
       const error = asError(thrown);
-      if (!(error instanceof Retry)) this.emit("failed", job, error);
+      if (!(error instanceof Retry)) this.tell("failed", job, error);
       answer = () => (error instanceof Retry ? this.client.fail(job.jid, error.message, error.milliseconds) : this.client.fail(job.jid, `${error.name}: ${error.message}`));
     }
     clearInterval(heart);
     this.running.delete(job);
-    this.ended.notify();
-    if (session !== this.session) this.emit("lost", job, new Error("the connection of the job is gone"));
+    this.changed.notify();
+    if (session !== this.session) this.tell("lost", job, new Error("the connection of the job is gone"));
     else this.watched(job, this.answered(job, answer));
     if (!this.stopping) this.client.grant(quest.sid, 1).catch(() => undefined);
   }
@@ -173,7 +200,7 @@ export class Worker extends EventEmitter<WorkerEvents> {
       await answer();
     } catch (error) {
       if (!(error instanceof Unencodable || error instanceof MessageTooLarge)) throw error;
-      this.emit("failed", job, error);
+      this.tell("failed", job, error);
       await this.client.fail(job.jid, `the result cannot be sent: ${error.message}`);
     }
   }
@@ -181,7 +208,7 @@ export class Worker extends EventEmitter<WorkerEvents> {
   private watched(job: JobContext, sent: Promise<void>): void {
     sent.catch((error: unknown) => {
       job.lost = true;
-      this.emit("lost", job, asError(error));
+      this.tell("lost", job, asError(error));
     });
   }
 

@@ -606,9 +606,9 @@ def test_without_confirms_messages_wait_for_the_database(
     # stored again otherwise, and be gone before the second is published.
     wait_until(
         lambda: tables.rows(
-            "select pg_terminate_backend(pid, 60000) from (select pid, state from pg_stat_activity where"
-            " application_name = 'fivewire celery' and datname = current_database() order by backend_start desc limit 1)"
-            " as threads where state = 'idle'"
+            "select pg_terminate_backend(pid, 60000) from"
+            " (select pid, state from pg_stat_activity where application_name = 'fivewire celery'"
+            " and datname = current_database() order by backend_start desc limit 1) as threads where state = 'idle'"
         ),
         "the thread's session has ended",
     )
