@@ -1,4 +1,4 @@
-"""The JDBC driver: a file that is here already, if there is one."""
+"""Finds the JDBC driver's jar on this machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-#: Directories of build tools and distributions. The newest version of the first place that has one is taken.
+#: Where build tools and distributions put it. The newest version in the first directory that has one is used.
 PLACES = (
     "~/.m2/repository/org/postgresql/postgresql/*/postgresql-*.jar",
     "~/.ivy2.5.2/jars/org.postgresql_postgresql-*.jar",
@@ -20,7 +20,7 @@ OLDEST = (42, 2)
 
 
 def driver_jar(given: Path | None, places: Iterable[str] = PLACES) -> Path | None:
-    """The file that the setting names, or one in a known place; None: Spark has to fetch it from Maven."""
+    """The jar that the setting names, or one in a known directory. None: Spark fetches it from Maven."""
     if given is not None:
         return given
     home = os.environ.get("SPARK_HOME")
@@ -35,6 +35,6 @@ def driver_jar(given: Path | None, places: Iterable[str] = PLACES) -> Path | Non
 
 
 def version(jar: Path) -> tuple[int, ...]:
-    """The version in a file's name; a name without one is whatever the distribution has now."""
+    """The version in a file's name. A name without one is the distribution's current version."""
     match = re.search(r"-(\d+(?:\.\d+)*)(?:\.jre\d+)?\.jar$", jar.resolve().name)
     return tuple(map(int, match[1].split("."))) if match else OLDEST

@@ -1,4 +1,4 @@
-"""The options of a run: the settings, overridden by its caller."""
+"""The options of a run: settings, overridden by the caller."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RunOptions:
         return cls(**{**stored, "since": datetime.fromisoformat(since) if since else None})
 
     def dump(self) -> dict[str, Any]:
-        """The options as a run's row keeps them."""
+        """The options as stored in a run's row."""
         since = self.since.astimezone(UTC).isoformat() if self.since else None
         return {**dataclasses.asdict(self), "since": since}
 
@@ -63,7 +63,7 @@ def default_output() -> str:
 
 
 def config_for(run: int, output: str, options: RunOptions, progress: Path, using: str = DEFAULT_DB_ALIAS) -> Config:
-    """All that the job of this run needs."""
+    """The job configuration of this run."""
     given = connection_parameters(using)
     parameters = {name: str(value) for name, value in (given | defaults_for_hosts(given)).items()}
     if "password" not in parameters and (password := os.environ.get("PGPASSWORD")):

@@ -47,7 +47,7 @@ class RunSupervisor:
         self.run = run
         self.using = using
         self.options = RunOptions.load(run.options)
-        #: Is given the progress, too.
+        #: Receives the progress, too.
         self.show: Callable[[str, int, int], None] | None = None
         self._progress: tuple[str, int, int] | None = None
         self._waiting: dict[str, Any] = {}
@@ -57,7 +57,7 @@ class RunSupervisor:
 
     @classmethod
     def take(cls, run_id: int, using: str = DEFAULT_DB_ALIAS) -> Self | None:
-        """Take over a queued run; None when it is not, or not any more."""
+        """Take over a queued run. None: the run is not queued."""
         host, pid = this_process()
         taken = EtlRun.objects.using(using).filter(pk=run_id, state=EtlState.QUEUED).update(
             state=EtlState.RUNNING, started_at=Now(), heartbeat_at=Now(), host=host, pid=pid
@@ -90,7 +90,7 @@ class RunSupervisor:
         self._waiting |= fields
 
     def look(self) -> None:
-        """What there is to do while the job goes on. Raises TimedOut or Cancelled."""
+        """Do the periodic work while the job runs. Raises TimedOut or Cancelled."""
         if monotonic() - self._started > settings.BROKER_ETL_TIMEOUT:
             raise TimedOut
         self._show()
@@ -114,7 +114,7 @@ class RunSupervisor:
     # The end
 
     def conclude(self, outcome: dict[str, Any]) -> None:
-        """Write how the job has ended; if it has ended well, verify the audit chains first. Raises Cancelled."""
+        """Write the job's end. After a success, verify the audit chains first. Raises Cancelled."""
         if "error" in outcome:
             return self.end(EtlState.FAILED, error=outcome["error"])
         result = outcome["result"]

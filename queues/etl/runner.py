@@ -1,4 +1,4 @@
-"""One run, looked after from beginning to end: the Spark job as a child process, its progress, its time limit.
+"""Supervises one run: the Spark job as a child process, its progress, its time limit.
 
 ``python -m queues.etl.runner RUN`` is a process that does this for a started run (`queues.etl.runs`).
 """
@@ -28,19 +28,19 @@ from queues.processes import childprocess
 JOB = "queues.etl.job"
 #: Seconds between two looks at the job.
 LOOK_EVERY = 0.1
-#: Variables of the environment that Spark, Java, Python, libpq and their clients of file systems get.
+#: Environment variables passed on to Spark, Java, Python, libpq and clients of file systems.
 PASSED_ON = frozenset({
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TZ", "TERM", "LD_LIBRARY_PATH", "JAVA_HOME",
     "JAVA_TOOL_OPTIONS", "VIRTUAL_ENV", "KRB5CCNAME", "KRB5_CONFIG", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
     "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "GOOGLE_APPLICATION_CREDENTIALS",
 })  # fmt: skip
 PASSED_ON_PREFIXES = ("LC_", "PG", "SPARK_", "PYSPARK_", "HADOOP_", "YARN_", "AWS_", "AZURE_")
-#: Characters of the log's end that tell of a job that died without a word.
+#: Characters of the log's end shown when a job dies without an error.
 TAIL = 2000
 
 
 def supervise(run_id: int, show: Callable[[str, int, int], None] | None = None) -> None:
-    """Take a queued run through to its end, and show its progress. What happens to it stands in its row afterwards."""
+    """Run a queued run to its end and show its progress. Its row has the result."""
     from queues.etl.run_supervisor import Cancelled, RunSupervisor
     from queues.models import EtlState
 
@@ -88,7 +88,7 @@ class JobProcess:
 
     @property
     def last_words(self) -> str:
-        """The last line of its log that says something."""
+        """The last line of its log that is not empty."""
         with open(self.log, "rb") as stream:
             stream.seek(max(0, self.log.stat().st_size - TAIL))
             lines = stream.read().decode(errors="replace").strip().splitlines()
@@ -102,10 +102,10 @@ class JobProcess:
 
 @contextmanager
 def job_process(run_id: int, config_text: Any) -> Iterator[JobProcess]:
-    """The job of a run, which ends with this context. `config_text` makes its configuration, given where to tell."""
+    """A run's job, which ends with the context. `config_text` makes the configuration for a progress file."""
     log = logs() / f"{run_id}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    log.parent.chmod(0o700)  # Spark's words may have what messages say
+    log.parent.chmod(0o700)  # Spark's log may have contents of messages
     with workspace() as (directory, holder):
         config, told = directory / "config.json", directory / "progress"
         told.touch()
@@ -145,11 +145,11 @@ def _private(path: str, flags: int) -> int:
 def follow(
     job: JobProcess, tell: Callable[[dict[str, Any]], None] = lambda line: None, look: Callable[[], None] = lambda: None
 ) -> dict[str, Any]:
-    """Tell of the job's news until it ends, and look meanwhile, which may raise; returns its `result`, or its `error`.
-    Raises JobDied."""
+    """Pass on the job's progress until it ends, and call `look` meanwhile, which may raise. Returns its `result` or its
+    `error`. Raises JobDied."""
     outcome: dict[str, Any] = {}
     while True:
-        status = job.status  # before the lines: those of a process that has ended are all there
+        status = job.status  # asked before reading: an ended process has written all its lines
         for line in job.lines():
             tell(line)
             outcome |= {name: line[name] for name in ("result", "error") if name in line}

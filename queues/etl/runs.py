@@ -1,4 +1,4 @@
-"""The life of runs: start one, cancel it, and say which were lost with the process that looked after them."""
+"""The life of runs: start, cancel, and find those lost with their supervising process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def create(
     options: RunOptions | None = None, *, trigger: str = "shell", output: str | None = None,
     using: str = DEFAULT_DB_ALIAS,
 ) -> EtlRun:  # fmt: skip
-    """A queued run, which `run` or another process then takes. Raises OutputBusy, InvalidOptions, NoSpark."""
+    """Create a queued run, which `run` or another process takes. Raises OutputBusy, InvalidOptions, NoSpark."""
     if problem := extras.problem("etl"):
         raise NoSpark(problem)
     recover(using)
@@ -54,15 +54,15 @@ def create(
 
 
 def run(made: EtlRun, show: Callable[[str, int, int], None] | None = None) -> EtlRun:
-    """Take a queued run through to its end, looking after it in this process; returns it as it has ended. `show` is
-    given the stage, and how many rows of about how many are done."""
+    """Run a queued run to its end in this process; returns the ended run. `show` gets the stage, the rows done and the
+    expected rows."""
     runner.supervise(made.pk, show)
     made.refresh_from_db()
     return made
 
 
 def start(options: RunOptions, trigger: str = "shell", using: str = DEFAULT_DB_ALIAS) -> EtlRun:
-    """Begin a run, which goes on whatever becomes of this process. Raises what `create` does, and OSError."""
+    """Start a run that outlives this process. Raises what `create` does, and OSError."""
     made = create(options, trigger=trigger, using=using)
     queued = EtlRun.objects.using(using).filter(pk=made.pk, state=EtlState.QUEUED)
     try:
@@ -88,7 +88,7 @@ def get(run_id: int, using: str = DEFAULT_DB_ALIAS) -> EtlRun:
 
 
 def cancel(run_id: int, using: str = DEFAULT_DB_ALIAS) -> EtlRun:
-    """Ask a run to end, which it does in a second or two; one without a supervising process ends here.
+    """Ask a run to end within a second or two. A run without a supervising process ends here.
 
     Raises NoSuchRun, NotRunning.
     """
@@ -104,8 +104,7 @@ def cancel(run_id: int, using: str = DEFAULT_DB_ALIAS) -> EtlRun:
 def recover(using: str = DEFAULT_DB_ALIAS) -> list[EtlRun]:
     """Mark runs without a supervising process as lost; returns them.
 
-    One that was to be cancelled anyway is cancelled. Nothing else is to be done: the next run into the same output
-    completes or undoes what such a run has left.
+    A run with a cancel request becomes cancelled. The next run into the same output completes or undoes their changes.
     """
     with connections[using].cursor() as cursor:
         cursor.execute("select clock_timestamp()")
@@ -121,7 +120,7 @@ def recover(using: str = DEFAULT_DB_ALIAS) -> list[EtlRun]:
 
 
 def _lost(one: EtlRun, now: datetime) -> str:
-    """The reason why a run has no supervising process; empty when it has one, as far as is known."""
+    """The reason why a run has no supervising process; empty if it seems to have one."""
     host, _ = this_process()
     if one.state == EtlState.QUEUED:
         if one.host == host and one.pid is not None and not psutil.pid_exists(one.pid):
@@ -138,7 +137,7 @@ def _lost(one: EtlRun, now: datetime) -> str:
 
 
 def _runs(one: EtlRun) -> bool:
-    """Whether the process of a run on this host is still that process."""
+    """Whether a run's process on this host still runs and was not replaced by another with its pid."""
     try:
         process = psutil.Process(one.pid)
         began = process.create_time()

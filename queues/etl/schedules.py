@@ -1,4 +1,4 @@
-"""ETL runs, scheduled and by an operator's hand: each is made with its Celery task, in one transaction.
+"""ETL runs by schedule and by operators. Each is created with its Celery task in one transaction.
 
 Any number of beats may publish the task that looks at schedules, and any number of workers may look at once. A due row
 is locked by one of them and skipped by the others, and its next run is written in the transaction that makes the run
@@ -23,7 +23,7 @@ from queues.schedules import planning
 
 logger = logging.getLogger(__name__)
 
-#: The longest time after which a lost run is still done again.
+#: The age up to which a lost run is repeated.
 RECENT = timedelta(days=1)
 
 
@@ -53,7 +53,7 @@ def options_of(schedule: EtlSchedule) -> RunOptions:
     return RunOptions(bodies=str(schedule.bodies), body_schema=schedule.body_schema, verify=verify)
 
 
-# By the clock.
+# By schedule.
 
 
 def run_due() -> list[EtlRun]:
@@ -74,7 +74,7 @@ def _run(schedule: EtlSchedule) -> EtlRun:
 
 
 def run_now(schedule: EtlSchedule, by: str) -> EtlRun:
-    """Begin a run whatever the schedule, which stays as it is. Raises EtlError or PlannedNotFound."""
+    """Start a run now. The schedule does not change. Raises EtlError or PlannedNotFound."""
     with transaction.atomic():
         row = planning.locked(EtlSchedule.objects.all(), schedule)
         row.last_run = launch(options_of(row), f"{by}, schedule {row.name}")
@@ -84,7 +84,7 @@ def run_now(schedule: EtlSchedule, by: str) -> EtlRun:
 
 
 def run_again(run: EtlRun, by: str) -> EtlRun:
-    """Begin a run with the options and the output of one that has ended. Raises EtlError."""
+    """Start a run with the options and output of an ended run. Raises EtlError."""
     return launch(RunOptions.load(run.options), f"{by}, again as run {run.pk}", output=run.output)
 
 

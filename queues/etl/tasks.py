@@ -14,7 +14,7 @@ from queues.etl.errors import NoSuchRun, NotRunning
 from queues.models import EtlRun
 from queues.models.etl import UNFINISHED
 
-#: Seconds beyond a run's own time limit after which Celery ends its task, first kindly and then by force.
+#: Seconds beyond a run's own time limit until Celery's soft and hard limits end its task.
 TIMEOUT, FORCE = 60, 120
 
 
@@ -24,7 +24,7 @@ TIMEOUT, FORCE = 60, 120
     time_limit=int(settings.BROKER_ETL_TIMEOUT) + FORCE,
 )
 def run_etl(run: int) -> None:
-    """Do a run that is queued, to its end. One that another worker has begun is left alone."""
+    """Run a queued run to its end. A run that another worker has started is left alone."""
     runner.supervise(run)
 
 
@@ -32,7 +32,7 @@ def run_etl(run: int) -> None:
 def cancel_revoked(request: Any, **signal: Any) -> None:
     """Cancel the run of a task that was revoked, before it has begun or with `terminate`."""
     pk = request.args[0]
-    # Should the process that looks after it be gone already, this says why, and it is not done again.
+    # If its supervising process is gone already, this gives the reason, and the run is not repeated.
     EtlRun.objects.filter(pk=pk, state__in=UNFINISHED).update(cancelling=True)
     with suppress(NoSuchRun, NotRunning):
         runs.cancel(pk)

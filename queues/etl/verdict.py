@@ -43,7 +43,7 @@ def verify_chains(
 
 @dataclass
 class _Skipping(ChainReader):
-    """Reads a chain's first row, skips what was proven, and reads on."""
+    """Reads a chain's first row, skips the proven rows, and reads the rest."""
 
     proven: ChainVerification = NOTHING
 
@@ -58,7 +58,7 @@ class _Skipping(ChainReader):
         yield from self._read_on()
 
     def _skip(self) -> None:
-        """Take the proven rows, having compared them with the anchors."""
+        """Accept the proven rows after comparing them with the anchors."""
         last = min(self.proven.end, self.end) - 1
         if not self.proven.first <= self.start < last:
             return
@@ -72,14 +72,14 @@ class _Skipping(ChainReader):
 
 
 def sentences(outcomes: Sequence[Verification]) -> list[str]:
-    """The sentences about broken chains, and about those that could not be read."""
+    """Sentences about broken chains and about chains that could not be read."""
     return [
         f"The audit chain {one.chain} {'was' if one.error else 'is'} {one.fault}." for one in outcomes if not one.ok
     ]
 
 
 def figures(outcomes: Sequence[Verification]) -> dict[str, dict[str, object]]:
-    """The outcomes as a run keeps them, by chain."""
+    """The outcomes by chain, as stored in a run's row."""
     return {
         one.chain: {"ok": one.ok, "rows": one.rows, "broken_seq": one.finding.seq if one.finding else None}
         | ({"error": one.error} if one.error else {})

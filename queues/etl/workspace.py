@@ -14,7 +14,7 @@ from pathlib import Path
 from queues.config.settings import settings
 
 PREFIX = "fivewire-etl-run-"
-#: Seconds for which a directory without a holder may be about to get one.
+#: Seconds within which a new directory may not have its holder yet.
 FRESH = 60.0
 
 
@@ -24,13 +24,13 @@ def logs() -> Path:
 
 
 def is_log(path: Path) -> bool:
-    """Whether this is a run's log on this machine; earlier ones lie in the default output."""
+    """Whether this is a run's log on this machine. Earlier versions kept logs in the default output."""
     return path.is_relative_to(logs()) or path.is_relative_to(settings.DATA_DIR / "etl" / "logs")
 
 
 @contextmanager
 def workspace() -> Iterator[tuple[Path, int]]:
-    """A new directory that only its owner can look into, and a descriptor that holds it.
+    """A new private directory and a descriptor that holds it.
 
     A process that inherits the descriptor holds the directory too. It is removed with this context; that of a killed
     process is removed by the end of a later run, once it has no holder.
@@ -47,7 +47,7 @@ def workspace() -> Iterator[tuple[Path, int]]:
 
 
 def _remove_left() -> None:
-    """Remove what killed runs of this user have left."""
+    """Remove directories that killed runs of this user have left."""
     for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):  # another user's, held, or just removed by another process
             holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -32,14 +32,14 @@ KINDS: Mapping[str, str] = {
 
 
 def record(by: str, event: str, id: str, detail: str = "", using: str = DEFAULT_DB_ALIAS) -> None:
-    """Note in the current transaction that `by` did something; it is in the chain soon after the commit."""
+    """Record in the current transaction that `by` did something. The row is in the chain soon after the commit."""
     short = id.encode()[:MAX_ID].decode(errors="ignore")
     journal(OPERATORS, [AuditEvent(event, short, by, detail[:MAX_DETAIL])], using)
 
 
 @contextmanager
 def recorded(event: str, id: str, detail: str) -> Iterator[str]:
-    """For work of several transactions from the shell: record it before, and if it fails. Gives who does it."""
+    """Record shell work of several transactions before it begins, and again if it fails. Yields the operator's name."""
     by = shell_operator()
     record(by, event, id, detail)
     try:
@@ -60,7 +60,7 @@ def record_id(obj: models.Model) -> str:
 
 
 def declare(by: str, using: str = DEFAULT_DB_ALIAS) -> None:
-    """Say who is at work in the current transaction, so that what the database notes by itself says it too."""
+    """Name the operator in the current transaction, so that rows written by triggers name him too."""
     if not connections[using].in_atomic_block:
         raise transaction.TransactionManagementError("declare() is for a transaction")
     with connections[using].cursor() as cursor:

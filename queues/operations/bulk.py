@@ -33,18 +33,18 @@ from queues.store.queries import query, whole
 
 logger = logging.getLogger(__name__)
 
-#: Messages of one step, and of a preview's sample; ids of messages that are selected one by one.
+#: Messages in one step; messages in a preview's sample; ids that can be selected one by one.
 STEP, SAMPLE, MAX_SELECTED = 500, 10, 1000
 #: Messages that a preview counts.
 MAX_COUNTED = 20_000
-#: Seconds for which `run_pending` goes on, and seconds until it is to look again when there was nothing to do.
+#: Seconds that `run_pending` works, and seconds until its next look after it found nothing.
 TURN, IDLE = 1.0, 5.0
-#: Seconds until the next look when all had ended, or other processes were at them.
+#: Seconds until the next look if all operations had ended or were in other processes' hands.
 BUSY = 0.2
-#: Operations that have ended and are kept, at most.
+#: Limit of ended operations that are kept.
 MAX_KEPT = 10_000
 
-#: The states that each action changes; a copy is made of any.
+#: The states that each action changes. A copy can be made in any state.
 STATES: dict[str, tuple[State, ...]] = {
     BulkAction.COPY: tuple(State),
     BulkAction.MOVE: (State.READY, State.DELAYED, State.DEAD),
@@ -68,7 +68,7 @@ class BulkPlan:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The messages of a plan: their number, whether these are all, and the look that found the first ones."""
+    """The messages of a plan: their number, whether that is all, and the first look."""
 
     count: int
     complete: bool
@@ -76,7 +76,7 @@ class Preview:
 
 
 def preview(plan: BulkPlan, using: str = DEFAULT_DB_ALIAS) -> Preview:
-    """Count what a plan finds, as far as a page may look, and take the first ones. Raises what `start` does."""
+    """Count a plan's messages within a page's limits, and take the first ones. Raises as `start`."""
     search = _search(plan, newest(using), using)
     look = search.find("", MAX_COUNTED)
     sample = replace(look, ids=look.ids[:SAMPLE], times=look.times[:SAMPLE])
@@ -86,8 +86,7 @@ def preview(plan: BulkPlan, using: str = DEFAULT_DB_ALIAS) -> Preview:
 def start(plan: BulkPlan, by: str, expected: int | None = None, using: str = DEFAULT_DB_ALIAS) -> BulkOperation:
     """Note an operation, with a row in the operators' chain; its steps are done by `step`.
 
-    `expected` is how many a complete preview has found. Raises OperationError or QueueNotFound for what cannot be.
-    """
+    `expected` is the count of a complete preview. Raises OperationError or QueueNotFound for an invalid plan. """
     if plan.action in NEED_TARGET:
         _check_target(plan.target, using)
     if plan.action == BulkAction.DELAY and not (plan.delay is not None and 0 < plan.delay <= MAX_DELAY):
@@ -104,7 +103,7 @@ def start(plan: BulkPlan, by: str, expected: int | None = None, using: str = DEF
 
 
 def described(operation: BulkOperation) -> str:
-    """An operation in words, for people and the audit chain; a text from bodies is not among them."""
+    """An operation in words, for people and the audit chain. Searched texts from bodies are left out."""
     criteria = Criteria.from_json(operation.criteria)
     words = str(replace(criteria, text="…" if criteria.text else ""))
     if operation.target:
@@ -115,7 +114,8 @@ def described(operation: BulkOperation) -> str:
 
 
 def step(id: int, using: str = DEFAULT_DB_ALIAS) -> bool:
-    """Do the next step of an operation; whether there is more to do. A process that is at it is not waited for.
+    """Do an operation's next step; returns whether more is to do. If another process is doing one, this returns at
+    once.
 
     An operation that cannot go on is failed, with its reason. Raises Django's database errors, or Busy: then nothing
     was done.
@@ -141,7 +141,7 @@ def _step(id: int, using: str) -> bool:
 
 
 def _locked(id: int, using: str, skip_locked: bool = False) -> BulkOperation | None:
-    """An operation, if it has not ended (and no other process is at it)."""
+    """An operation, locked, unless it has ended or another process has locked it."""
     rows = BulkOperation.objects.using(using).select_for_update(skip_locked=skip_locked)
     return rows.filter(pk=id, state=BulkState.RUNNING).first()
 
@@ -155,7 +155,7 @@ def cancel(id: int, by: str, using: str = DEFAULT_DB_ALIAS) -> bool:
 
 
 def forget_old(days: int, using: str = DEFAULT_DB_ALIAS) -> int:
-    """Delete the rows of operations that ended more than so many days ago, and all but the newest `MAX_KEPT`."""
+    """Delete rows of operations that ended more than `days` days ago, and all but the newest `MAX_KEPT`."""
     ended = BulkOperation.objects.using(using).exclude(state=BulkState.RUNNING)
     old = Q(ended_at__lt=Now() - timedelta(days=days))
     if last := ended.order_by("-id").values_list("pk", flat=True)[MAX_KEPT - 1 : MAX_KEPT].first():
@@ -183,7 +183,7 @@ def _running(using: str) -> list[int]:
 
 
 def _try_step(id: int, using: str, again: bool = True) -> bool:
-    """A step whose fault, but for the database being away, ends its own operation only; whether there is more to do."""
+    """Do a step. A fault ends this operation only, unless the database is away. Returns whether more is to do."""
     try:
         return step(id, using)
     except OperationalError:
@@ -191,7 +191,7 @@ def _try_step(id: int, using: str, again: bool = True) -> bool:
     except Busy:
         return False
     except (Error, ValueError, TypeError) as error:
-        if again and isinstance(error, IntegrityError):  # a key was taken in the same moment: the next try sees it
+        if again and isinstance(error, IntegrityError):  # a key was just taken; the next try sees it
             return _try_step(id, using, again=False)
         logger.exception("bulk operation %d cannot go on", id)
         with transaction.atomic(using=using):
@@ -202,14 +202,14 @@ def _try_step(id: int, using: str, again: bool = True) -> bool:
 
 
 class LocalRunner:
-    """A thread of this process that does steps while there are any: for operations begun where no listener runs."""
+    """A thread of this process that does steps, for operations begun where no listener runs."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def wake(self) -> None:
-        """Have what is pending done, if no thread of this process is at it."""
+        """Start the thread, unless it runs."""
         with self._guard:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="bulk operations", daemon=True)
@@ -231,7 +231,7 @@ class LocalRunner:
             connections.close_all()
 
 
-#: The site's one.
+#: The site's instance.
 local_runner = LocalRunner()
 
 

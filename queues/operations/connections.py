@@ -24,12 +24,12 @@ from queues.models import Connection, ConnectionTotal, Node
 from queues.operations.audit_log import record, record_id
 from queues.store.queries import notify, tell
 
-#: Connections of other sources that are listed, at most.
+#: Limit of listed connections from other sources.
 MAX_OTHERS = 200
-#: Seconds after which nodes are told again of a look, which they forget after a few more; and after which
-#: figures of a node that has been told so are late.
+#: Seconds between requests to nodes, which forget a request a few seconds later; seconds after which a node's answer is
+#: late.
 AGAIN, LATE = 5.0, 5.0
-#: Seconds for which figures as of now are waited for, and between two looks whether they have come.
+#: Seconds to wait for current figures, and seconds between checks for them.
 TIMEOUT, PAUSE = 3.0, 0.02
 #: Most bits of a node's id.
 NODE_BITS = 31
@@ -83,14 +83,14 @@ class ProtocolTotal:
 
 
 class Watch:
-    """Tells nodes that an operator looks at the connections, as often as they have to hear it."""
+    """Tells nodes often enough that an operator looks at the connections."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._told_at = -math.inf
 
     def renew(self, using: str = DEFAULT_DB_ALIAS) -> None:
-        """An operator looks now: nodes write every two seconds what connections do, for some seconds."""
+        """Have nodes write figures of connections every two seconds, for some seconds."""
         with self._lock:
             if time.monotonic() - self._told_at < AGAIN:
                 return
@@ -98,7 +98,7 @@ class Watch:
         tell(using, Watched())
 
     def wait(self, using: str = DEFAULT_DB_ALIAS) -> None:
-        """An operator looks once: have every node write what connections do, and wait until all have, a few seconds."""
+        """Have every node write figures of connections once, and wait a few seconds for all."""
         asked = time.monotonic()
         tell(using, Watched())
         while time.monotonic() - asked < TIMEOUT:
@@ -142,7 +142,7 @@ def disconnect(connection: Connection, using: str = DEFAULT_DB_ALIAS) -> None:
 
 
 def described(connection: Connection) -> str:
-    """A connection in the words of the record."""
+    """A connection as the audit chain names it."""
     key = "" if connection.key_id is None else f" key {connection.key_id}"
     return f"{connection.protocol} {connection.address}{key} {connection.name}".strip()
 

@@ -29,9 +29,9 @@ from queues.schedules.planning import save_planned
 
 M = TypeVar("M", Queue, PeriodicJob, ApiKey)
 
-#: The form of the object; definitions of another version are refused.
+#: Version of the format. Other versions are refused.
 VERSION = 1
-#: Before the text in files of some editors, and in what is copied from them.
+#: The byte order mark that some editors put before the text.
 BYTE_ORDER_MARK = "\ufeff"
 
 KEY_FIELDS = ("protocols", "publish", "consume", "manage")
@@ -39,7 +39,7 @@ JOB_FIELDS = tuple(field for field in PERIODIC_FIELDS if field != "name")
 
 
 class InvalidDefinitions(OperationError):
-    """Definitions cannot be brought in as they are; the text names the place."""
+    """The definitions cannot be imported; the text names the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,9 @@ def export_definitions(using: str = DEFAULT_DB_ALIAS) -> dict[str, Any]:
 
 
 def import_definitions(given: object, by: str, *, dry_run: bool = False, using: str = DEFAULT_DB_ALIAS) -> list[Change]:
-    """Bring definitions in, in one transaction; `by` is recorded as who did it. Returns what was changed.
+    """Import definitions in one transaction, recorded as done by `by`; returns the changes.
 
-    With `dry_run` everything is done, checked and rolled back. Raises InvalidDefinitions; then nothing is changed.
-    """
+    With `dry_run` everything is done, checked and rolled back. Raises InvalidDefinitions; then nothing has changed. """
     sections = _sections(given)
     with transaction.atomic(using=using):
         declare(by, using)
@@ -231,7 +230,7 @@ def _locked(model: type[M], name: str, using: str) -> M | None:
 
 
 def _changed(row: Queue | PeriodicJob | ApiKey, values: Mapping[str, Any], using: str) -> Change | None:
-    """Give a row other values; None when none differs. Raises ValidationError."""
+    """Update a row; None if no value differs. Raises ValidationError."""
     changed: dict[str, str] = {}
     for field, value in values.items():
         before = getattr(row, field)

@@ -1,4 +1,4 @@
-"""Ways of messages: topics and queues, the connections between them, their consumers, and the traffic of each.
+"""How messages flow: topics and queues, the edges between them, their consumers, and the traffic on each.
 
 A graph of bounded size, around one address or of the busiest queues. Figures are the exact counts of queues, of routes
 and of dead letters that went to other queues.
@@ -60,7 +60,7 @@ class Flows:
 
     @property
     def addresses(self) -> set[str]:
-        """All that the graph has."""
+        """All addresses of the graph."""
         return {end for edge in self.edges for end in (edge.source, edge.target)} | set(self.queues)
 
 
@@ -124,7 +124,7 @@ def flows_around(address: str, using: str = DEFAULT_DB_ALIAS) -> Flows:
 
 
 def _add_edges(flows: Flows, addresses: Iterable[str], using: str) -> None:
-    """Add what begins or ends at these addresses."""
+    """Add the edges that begin or end at these addresses."""
     given = list(addresses)
     topics = [name.encode("utf-8", "replace") for name in _names("topic", given)]
     [kinds] = query_within(
@@ -160,7 +160,7 @@ def _keep(flows: Flows, names: Iterable[str]) -> list[str]:
 
 
 def _add_figures(flows: Flows, states: Iterable[QueueState], using: str) -> None:
-    """Add what is known of the graph's queues."""
+    """Add the figures of the graph's queues."""
     by_id = {state.id: state for state in states}
     for kind, read in ((EdgeKind.ROUTE, read_traffic), (EdgeKind.DEAD_LETTERS, read_dead_letter_traffic)):
         if ids := {edge: flows.ids[edge] for edge in flows.edges if edge.kind is kind}:

@@ -1,4 +1,4 @@
-"""Queues as those who give and do jobs see them."""
+"""Queues as producers and workers of jobs see them."""
 
 from __future__ import annotations
 

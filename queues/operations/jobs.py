@@ -31,9 +31,9 @@ from queues.formats.texts import storable
 from queues.models import ArchivedMessage, JobLogLine, Message, Outcome, Queue, State, Worker
 from queues.operations.messages import get_queue, purge_batches
 
-#: Lines of a job's log that are kept: the latest ones.
+#: Limit of a job's log lines. The latest are kept.
 MAX_LOG_LINES = 200
-#: Jobs that may be skipped to get to a page: further ones cost too much.
+#: Limit of jobs skipped to reach a page. Skipping more costs too much.
 FURTHEST = 1_000_000
 
 
@@ -92,7 +92,7 @@ class StoredJob:
 
 
 def find_job(queue: str, uuid: UUID, active: Iterable[int] = (), using: str = DEFAULT_DB_ALIAS) -> StoredJob | None:
-    """A job, with its log; None when there is none (any more). `active` is as for `list_jobs`."""
+    """A job with its log; None if it does not exist or is no longer kept. `active` is as for `list_jobs`."""
     found = Queue.objects.using(using).filter(name=queue).first()
     if found is None:
         return None
@@ -167,7 +167,7 @@ def remove_job(queue: str, uuid: UUID, using: str = DEFAULT_DB_ALIAS) -> bool:
 
 
 def write_log(queue: int, id: int, line: str, using: str = DEFAULT_DB_ALIAS) -> None:
-    """Keep a line with a job; of very many only the latest stay."""
+    """Add a line to a job's log. Only the latest lines are kept."""
     lines = JobLogLine.objects.using(using).filter(message_id=id).order_by("-id")
     with transaction.atomic(using=using):
         JobLogLine.objects.using(using).create(queue_id=queue, message_id=id, line=storable(line))

@@ -9,7 +9,7 @@ from django.db import DEFAULT_DB_ALIAS
 
 from queues.store.queries import query_within
 
-#: Seconds over which a rate is taken, as the statement has it.
+#: Seconds over which a rate is taken. The statement has the same number.
 LATELY = 60
 
 

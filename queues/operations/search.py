@@ -24,21 +24,21 @@ from queues.operations.messages import get_queue
 from queues.store.counts import queue_counts
 from queues.store.queries import query, time_limit
 
-#: Rows that one statement looks at; with bodies to search, fewer.
+#: Rows that one statement reads, without and with a search in bodies.
 ROWS, ROWS_WITH_BODIES = 20_000, 2_000
 #: Statements of one search, and milliseconds for each.
 LOOKS = 3
 TIMEOUT = 900
-#: The factor by which the first of them looks at fewer rows of the store: most often it finds enough.
+#: Factor by which the first statement reads fewer rows of the store. It usually finds enough.
 FIRST_LOOK = 40
 LEAST_ID, MAX_ID = -(1 << 63), (1 << 56) - 1
-#: Seconds of the archive that are looked at first, and how many times wider the next look is if there were few rows.
+#: Seconds of the archive in the first span, and the factor by which a span grows after few rows.
 SPAN, WIDER = 2.0, 30
-#: The factor by which the second try of a look that took too long is smaller.
+#: Factor by which a look that took too long is smaller at its second try.
 NARROWER = 50
-#: Rows of the archive in one span after which the next one is no wider.
+#: Rows in a span from which on the next span is not wider.
 ENOUGH = 2_000
-#: Days that are searched of an archive that is kept for ever.
+#: Days searched of an archive that is kept for ever.
 MAX_ARCHIVE = 3650
 
 STATES: Final[Mapping[str, tuple[State, ...]]] = {
@@ -51,7 +51,7 @@ CONTENTS: Final[Mapping[str, Content]] = {"celery": Content.CELERY, "peerbus": C
 
 
 class SearchTooSlow(OperationError):
-    """The rows that come next cannot be looked at in time."""
+    """The next rows cannot be read in time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,8 +103,8 @@ class Criteria:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The result of a look: places, in the archive first ids with their times; the number of rows seen; where the next
-    one goes on, empty when everything was looked at."""
+    """The result of a look: places (in the archive: first ids with their times), the number of rows read, and the
+    cursor of the next look, empty at the end."""
 
     ids: list[int]
     looked: int
@@ -112,7 +112,7 @@ class Look:
     times: tuple[datetime.datetime, ...] = ()
 
     def archived(self, using: str = DEFAULT_DB_ALIAS) -> QuerySet[ArchivedMessage]:
-        """The rows of a look into the archive, which an index finds by their times."""
+        """Rows of the archive, which an index finds by time."""
         rows = ArchivedMessage.objects.using(using).filter(pk__in=self.ids)
         return rows.filter(finished_at__gte=min(self.times), finished_at__lte=max(self.times)) if self.ids else rows
 
@@ -149,7 +149,7 @@ class Search:
         return self.criteria.state == FINISHED
 
     def find(self, cursor: str = "", most: int = 50) -> Look:
-        """Look on from a cursor until so many are found, or for as long as a page may take. Raises SearchTooSlow."""
+        """Search on from a cursor until `most` are found or a page's time is over. Raises SearchTooSlow."""
         found = Look([], 0, cursor)
         for narrower in (1, NARROWER):
             try:
@@ -172,10 +172,9 @@ class Search:
         return found
 
     def look(self, cursor: str, most: int, narrower: int = 1) -> Look:
-        """One statement: at most so many messages that fit, among the next rows; `narrower` times fewer than usual.
+        """One statement: at most `most` fitting messages among the next rows; `narrower` divides the number of rows.
 
-        Raises OperationError for a cursor that is none.
-        """
+        Raises OperationError for an invalid cursor. """
         try:
             if self.is_archive:
                 return self._look_in_archive(cursor, most, narrower)
@@ -204,8 +203,8 @@ class Search:
 
     @cached_property
     def _walks(self) -> dict[int, dict[str, Any]]:
-        """The ways to go, one after the other, by their numbers in cursors. Of a queue each state has its index but
-        leases; a state without a message is left out."""
+        """The index scans of a search, in order, by their numbers in cursors. In a queue each state but leased has an
+        index; empty states are left out."""
         wanted = STATES.get(self.criteria.state)
         common = {"state": None, "states": wanted and list(map(int, wanted)), "queues": None}
         if self.criteria.ids:

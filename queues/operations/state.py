@@ -31,7 +31,7 @@ class DiskSpace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong. `kind` and `id` name a page where it is dealt with: of a queue, a chain, a run, a holder."""
+    """A problem. `kind` and `id` name the page for its remedy: of a queue, a chain, a run, a holder."""
 
     kind: str
     text: str
@@ -40,12 +40,12 @@ class Problem:
     holder: HorizonHolder | None = None
     #: The queue whose dead letters it is about.
     queue: str = field(default="", kw_only=True)
-    #: Worth knowing, and possibly as it is meant to be.
+    #: Only a notice: it may be intended.
     notice: bool = field(default=False, kw_only=True)
 
     @property
     def key(self) -> str:
-        """Tells it from others on the page."""
+        """Identifies it on the page."""
         return f"{self.kind}-{self.id if self.holder is None else self.holder.name}"
 
 
@@ -54,7 +54,7 @@ class BrokerState:
     """The broker at a moment. Ages are seconds."""
 
     overview: Overview
-    #: The age of the first message that is ready, by queue.
+    #: By queue: the age of the first ready message.
     oldest: dict[int, float]
     trends: dict[int, Trend] = field(default_factory=dict)
     #: Problems of chains and ETL: kind, id, name, text.
@@ -71,7 +71,7 @@ class BrokerState:
 
     @property
     def oldest_age(self) -> float | None:
-        """The age of the first ready message of all queues; None: nothing is ready."""
+        """The age of the oldest ready message of all queues. None: nothing is ready."""
         return max(self.oldest.values(), default=None)
 
     @property

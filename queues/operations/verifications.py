@@ -1,4 +1,4 @@
-"""Verifications that the site starts: each in a process of its own, so that neither a request nor a peer waits for it.
+"""Verifications started by the site. Each has its own process, so that neither a request nor a peer waits for it.
 
 Such a process holds a lock in the database and says there how far it has come, in the name of its session: so every
 process of the site sees it, and when it dies nothing of it is left.
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 #: The first key of the lock; the second is the chain's id.
 LOCK = 74661
 SESSION = "fivewire verify"
-#: Seconds between two words about progress.
+#: Seconds between two reports of progress.
 SAY_EVERY = 0.25
-#: A verification takes what processor time the broker leaves.
+#: Niceness: a verification gets the processor time that the broker leaves.
 NICENESS = 10
 
 
@@ -50,7 +50,7 @@ class Running:
 
 
 class Verifier:
-    """Starts verifications, and knows which run: those of this process at once, of others once they have begun."""
+    """Starts verifications and lists the running ones: its own at once, others' when they have begun."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -73,7 +73,7 @@ class Verifier:
         return dict.fromkeys(tuple(self._started), Running()) | said(using)
 
     def failure(self, chain: int) -> str:
-        """The error of the last verification that this process has started; empty if it was made."""
+        """The error of this process's last verification; empty after a success."""
         return self._failures.get(chain, "")
 
     def _await_end(self, chain: int, process: subprocess.Popen[str]) -> None:
@@ -90,7 +90,7 @@ verifier = Verifier()
 
 
 def said(using: str = DEFAULT_DB_ALIAS) -> dict[int, Running]:
-    """The progress of what runs anywhere, by chain."""
+    """The progress of all running verifications, by chain."""
     found = {}
     for (name,) in query("audit_verifying", using):
         chain, done, total = (int(word) for word in name.removeprefix(SESSION).split())
@@ -125,7 +125,7 @@ def run(chain: int) -> None:
 
 
 def reporter(connection: psycopg.Connection[tuple[object, ...]], chain: int) -> Callable[[VerificationProgress], None]:
-    """A function that says in the name of a session how far it has come, at most every `SAY_EVERY` seconds."""
+    """A function that writes the progress into the session's name, at most every `SAY_EVERY` seconds."""
     last = 0.0
 
     def report(progress: VerificationProgress) -> None:

@@ -14,18 +14,19 @@ from dataclasses import dataclass, field
 from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
 from queues.engine.api import LocalQueue, Push, PushConsumer, PushRun, weight
 
-#: A prefetch count of 0 is no limit. What a worker has in its memory has one all the same.
+#: A prefetch count of 0 means no limit. A worker's memory is limited all the same.
 WITHOUT_LIMIT = 10_000
-#: Seconds that few free places wait for more, so that one claim serves several.
+#: Seconds to gather free places, so that one claim serves several.
 LINGER = 0.001
-#: Seconds until a queue that had less than was wanted is looked into again, so that one claim brings several; the same
-#: for a channel that has messages ahead.
+#: Seconds until the next claim from a queue that had too few messages, without and with messages ahead. One claim then
+#: brings several.
 PAUSE, PAUSE_AHEAD = 0.005, 0.01
-#: Seconds between looks at how fast a channel works. It is given ahead what it did between so many of them, if that is
-#: as many as its prefetch count at least. A slow consumer is given none ahead, and they stay free for others.
+#: Seconds between two measurements of a channel's rate, and the number of measurements. A channel gets ahead what it
+#: settled in that time, if that is at least its prefetch count. A slow channel gets nothing ahead, so that messages
+#: stay free for others.
 PACE, LOOKS = 0.025, 4
-#: Messages that a channel is given ahead, at most, and their bytes: once there are so many it is given no more. A claim
-#: that is under way then adds what one queue may hold in memory.
+#: Limits of messages and bytes that a channel gets ahead. A claim under way may exceed them by what one queue may hold
+#: in memory.
 MAX_AHEAD, MAX_AHEAD_BYTES = 500, 16 << 20
 
 
@@ -38,7 +39,7 @@ class Received:
     push: Push
 
     def settle(self, how: Settlement) -> None:
-        """Have done with it, in one way or another; any thread may."""
+        """Settle it. Any thread may call this."""
         self.consumer.channel.settle(self, how)
 
 
@@ -60,7 +61,7 @@ class QueueConsumer(PushConsumer):
         self.tag = tag
         self.queue = queue
         self.buffer: LocalQueue | None = None
-        #: The broker's tags of what was delivered and is not settled.
+        #: The broker's tags of unacknowledged deliveries.
         self.held: set[int] = set()
 
     def attach(self, buffer: LocalQueue) -> None:
@@ -72,7 +73,8 @@ class QueueConsumer(PushConsumer):
 
     @property
     def takes_places(self) -> bool:
-        """Whether pushes are recorded, or take one of few places: then none is ahead of the prefetch count."""
+        """Whether the queue is audited or has a concurrency limit. Then nothing is pushed ahead of the prefetch
+        count."""
         return self.buffer is not None and (
             self.buffer.audited is not None or self.buffer.policy.concurrency_limit is not None
         )
@@ -85,18 +87,18 @@ class QueueConsumer(PushConsumer):
         self.channel.pushed(self, [Received(self, buffer, push) for run in runs for push in run])
 
     def expired(self, tags: list[int]) -> None:
-        """The queue's ack timeout is over: the messages go to others, though their consumer may not know."""
+        """The queue's ack timeout is over. The messages go to others, even if their consumer still works."""
         self.held.difference_update(tags)
         self.channel.freed(len(tags))
 
     def settled(self, buffer: LocalQueue, tags: Sequence[int]) -> None:
-        """Deliveries are settled: their places are free."""
+        """Free the places of settled deliveries."""
         if buffer is self.buffer and (free := self.held.intersection(tags)):
             self.held.difference_update(free)
             self.channel.freed(len(free))
 
     def set_credits(self, credits: int) -> None:
-        """Let so many messages be pushed, no more and no less; some may be at once."""
+        """Set the number of messages that may be pushed. Some may be pushed at once."""
         if self.buffer is None or self.buffer.closed or credits == self.credits:
             return
         pusher = self.buffer.dispatcher()
@@ -117,7 +119,7 @@ class ChannelConsumer:
     _loop: asyncio.AbstractEventLoop
     _receive: Callable[[list[Received]], None]
     settle: Callable[[Received, Settlement], None]
-    #: Tells that nothing more will come: the engine's thread has ended.
+    #: Called when the engine's thread has ended and nothing more will come.
     lose: Callable[[], None]
     _paced: Callable[[], None] = lambda: None
     _consumers: list[QueueConsumer] = field(default_factory=list)
@@ -127,10 +129,10 @@ class ChannelConsumer:
     _ahead_buffer: PrefetchBuffer[Received] | None = None
     #: Messages that may be pushed beyond the prefetch count.
     ahead: int = 0
-    #: Bytes in the buffer when they were last counted, and those pushed since: it has no more.
+    #: Upper bound of the bytes in the buffer: the last count and what was pushed since.
     _ahead_bytes: int = 0
     _done: int = 0
-    #: How many were done between the last looks.
+    #: Messages settled between the last measurements.
     _lately: deque[int] = field(default_factory=lambda: deque(maxlen=LOOKS))
     _pace: asyncio.TimerHandle | None = None
 
@@ -148,7 +150,7 @@ class ChannelConsumer:
         self._grant()
 
     def remove(self, consumer: QueueConsumer) -> None:
-        """A consumer leaves; what was pushed ahead to it, even a moment ago, goes back."""
+        """Remove a consumer. What was pushed ahead to it, even a moment ago, goes back."""
         if consumer in self._consumers:
             consumer.set_credits(0)
             self._consumers.remove(consumer)
@@ -186,12 +188,11 @@ class ChannelConsumer:
             self._pace = self._loop.call_later(PACE, self._look)
         if 2 * self._free >= self._most:
             self._grant_in(0)
-        elif not self.ahead:  # else the next look grants them together, long before the channel has none
+        elif not self.ahead:  # otherwise the next measurement grants them together, long before the channel runs dry
             self._grant_in(LINGER)
 
     def _look(self) -> None:
-        """Allow as many ahead as were done between the last looks, none if that was nothing lately; the excess goes
-        back."""
+        """Allow as many messages ahead as were settled between the last measurements. The excess goes back."""
         assert self._ahead_buffer is not None
         self._lately.append(self._done)
         if self._done:
@@ -202,7 +203,7 @@ class ChannelConsumer:
             self._lately.clear()
         self._done = 0
         self._paced()
-        self._grant()  # unused credits from when more was allowed are withdrawn
+        self._grant()  # withdraws unused credits of an earlier, higher limit
         back: dict[LocalQueue, list[Push]] = defaultdict(list)
         for received in self._ahead_buffer.take_back(self._outstanding - self._most):
             back[received.buffer].append(received.push)
@@ -224,7 +225,7 @@ class ChannelConsumer:
     def _is_heavy(self) -> bool:
         """Whether the messages ahead have as many bytes as they may."""
         if self._ahead_bytes >= MAX_AHEAD_BYTES and self._ahead_buffer is not None:
-            self._ahead_bytes = _bytes(tuple(self._ahead_buffer.items))  # a copy: the other thread takes messages off
+            self._ahead_bytes = _bytes(tuple(self._ahead_buffer.items))  # a copy: the other thread takes
         return self._ahead_bytes >= MAX_AHEAD_BYTES
 
     def _grant_in(self, seconds: float) -> None:
@@ -232,7 +233,7 @@ class ChannelConsumer:
             self._timer = self._loop.call_later(seconds, self._grant)
 
     def _grant(self) -> None:
-        """Give the free credits to the queues, each time beginning with another."""
+        """Give the free credits to the queues, in rotating order."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -244,5 +245,5 @@ class ChannelConsumer:
 
 
 def _bytes(messages: Iterable[Received]) -> int:
-    """The bytes of messages, as memory counts them."""
+    """The memory of messages in bytes."""
     return sum(weight(received.push[1:]) for received in messages)

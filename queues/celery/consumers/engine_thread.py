@@ -26,22 +26,22 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Messages of a queue that are claimed ahead of what consumers may have, at most.
+#: Limit of a queue's messages claimed ahead of the consumers' prefetch counts.
 READ_AHEAD = 16
-#: Seconds that acknowledgements are gathered before the engine is told; the same while consumers have messages ahead.
+#: Seconds to gather acknowledgements, without and with messages ahead.
 GATHER, GATHER_AHEAD = 0.001, 0.01
 #: Seconds that an engine without consumers goes on.
 IDLE = 10.0
-#: Seconds that a stop has to write pending settlements.
+#: Seconds for a stop to write pending settlements.
 STOP = 5.0
-#: Seconds that what runs in the loop has to end after that.
+#: Seconds for the loop to end after that.
 LAST_WORDS = 2.0
 #: Seconds between looks for queues that were deleted and made anew.
 LOOK = 1.0
 #: Seconds that an answer of the thread may take.
 TIMEOUT = 30.0
 FOR_EVER = 100 * 365 * 86_400.0
-#: Seconds that an engine has to reconnect before new consumers are refused because the database is away.
+#: Seconds for an engine to reconnect before new consumers are refused.
 COMING_BACK = 5.0
 
 
@@ -73,7 +73,7 @@ class EngineThread:
         self.ended = False
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._gathering = False
-        #: The settlement writer's round in which the last message that goes back is written.
+        #: Sequence of the settlement batch with the last returned message.
         self._returning = 0
         self._channels: set[ChannelConsumer] = set()
         self._idle_since = time.monotonic()
@@ -188,11 +188,11 @@ class EngineThread:
         self.loop.call_later(GATHER_AHEAD if self._is_fast else GATHER, self._drain_settled)
 
     def _drain_settled(self) -> None:
-        """Settle what was gathered. While consumers work fast it is looked for again, so that they need not wake the
-        thread: each time costs both threads a change of the interpreter's owner."""
+        """Settle the gathered deliveries. While consumers work fast this runs again by itself, because each wake-up
+        costs both threads a switch of the interpreter."""
         gathered = bool(self._calls)
         self._drain()
-        self._gathering = False  # before the look: what comes after it signals
+        self._gathering = False  # cleared before reading: later items signal again
         if (gathered and self._is_fast) or self._calls:
             self._gathering = True
             self._drain_soon()
@@ -219,11 +219,11 @@ class EngineThread:
     def _carry_out(self, function: Callable[..., None], *arguments: Any) -> None:
         try:
             function(*arguments)
-        except Exception:  # it costs what was asked here and nothing that comes after
+        except Exception:  # a failure costs only these requests
             logger.exception("%s failed in the engine's thread", getattr(function, "__qualname__", function))
 
     def _drain_here(self) -> None:
-        """Have everything done that was asked for until now."""
+        """Do everything requested so far."""
 
         async def drain() -> None:
             self._drain()
@@ -324,7 +324,7 @@ class EngineThread:
                 for consumer in channel.closed():
                     await self._reattach(channel, consumer)
             if not self._channels and time.monotonic() - self._idle_since > IDLE:
-                self._idle_since = time.monotonic()  # another channel may be quicker: then this goes on
+                self._idle_since = time.monotonic()  # another channel may take it first: try again
                 threading.Thread(target=stop_idle, args=(self,), name="fivewire stop", daemon=True).start()
 
     async def _reattach(self, channel: ChannelConsumer, consumer: QueueConsumer) -> None:
@@ -359,7 +359,7 @@ _lock = threading.Lock()
 
 def _in_child() -> None:
     global _lock
-    _lock = threading.Lock()  # a thread that is not here may have had it
+    _lock = threading.Lock()  # a thread of the parent process may have held it
     _threads.clear()
 
 

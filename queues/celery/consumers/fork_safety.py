@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 
 class ForkSafe(Protocol):
-    """Something that has descriptors of connections."""
+    """An owner of connections."""
 
     def descriptors(self) -> list[int]:
         """The descriptors of its connections, as they are now."""
 
     def disown(self) -> None:
-        """This process is a child: the owner has to make a new one."""
+        """This process is a child: the owner must open new connections."""
 
 
 _watched: weakref.WeakSet[Any] = weakref.WeakSet()

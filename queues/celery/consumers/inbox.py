@@ -33,11 +33,11 @@ class Inbox:
         self._items.extend(items)
         if not self._signalled and self.close.alive:
             self._signalled = True
-            with contextlib.suppress(OSError):  # full: there is a signal already
+            with contextlib.suppress(OSError):  # the pipe is full, so a signal is there already
                 os.write(self._writer, b"\0")
 
     def get(self) -> Any | None:
-        """The next item, or None. The one thread that serves the connection calls it until there is none."""
+        """The next item, or None. The thread that serves the connection calls it until None."""
         if self._items:
             return self._items.popleft()
         if self._signalled and self.close.alive:

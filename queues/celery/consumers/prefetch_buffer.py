@@ -11,11 +11,10 @@ T = TypeVar("T")
 
 
 class PrefetchBuffer(Generic[T]):
-    """Messages that were pushed and that no consumer has yet, in order; any thread may do anything with them.
+    """Pushed messages that no consumer has yet, in order. Thread-safe.
 
-    A message that is taken off here when a consumer has a place free is there at once. To ask the engine for it takes
-    two changes of threads, which a busy interpreter needs milliseconds for.
-    """
+    A consumer with a free place gets one at once. Asking the engine takes two thread switches, which last milliseconds
+    in a busy interpreter. """
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self.items: deque[T] = deque()
@@ -37,7 +36,7 @@ class PrefetchBuffer(Generic[T]):
             return None
 
     def take_back(self, count: int) -> list[T]:
-        """Remove the last messages, so many or as many as there are."""
+        """Remove up to `count` messages from the end."""
         taken: list[T] = []
         with contextlib.suppress(IndexError):  # the other thread was quicker
             while len(taken) < count:

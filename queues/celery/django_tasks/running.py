@@ -94,7 +94,7 @@ def _save(run: TaskRun, *fields: str) -> None:
 
 
 def _fault(error: Exception, using: str | None) -> Fault:
-    """What an error says of the database; BAD says that it is there."""
+    """The database's state after an error. BAD: the database is there, and the task or its data is at fault."""
     if not isinstance(error, Error):
         return Fault.BAD
     return fault_of(error.__cause__ or error, connections[using or DEFAULT_DB_ALIAS].connection)

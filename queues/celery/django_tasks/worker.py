@@ -27,9 +27,9 @@ from queues.models import TaskRun
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between looks for queues that were not there, and whether it is to stop.
+#: Seconds between checks for new queues and for `stop`.
 LOOK = 0.5
-#: Seconds between removals of what has long ended.
+#: Seconds between removals of old results.
 TIDY = 3600.0
 
 

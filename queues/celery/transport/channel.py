@@ -49,16 +49,16 @@ from queues.formats.texts import is_storable, shown
 logger = logging.getLogger(__name__)
 
 DEFAULT_PRIORITY = 0
-#: The states of messages that wait: what a purge removes.
+#: The states that a purge removes: waiting messages.
 WAITING = (0, 2)
 PURGED, PURGED_AT_ONCE = 2, 1000
-#: Settlements of deliveries that a consumer does not want.
+#: Settlements of refused deliveries.
 REQUEUE = partial(LocalQueue.give_back, error="requeued by the consumer")
 REJECT = partial(LocalQueue.bury, error="rejected by the consumer")
 
 
 class Connection(Protocol):
-    """The transport, as its channels use it, where each method is told of: kombu calls it a connection, too."""
+    """The transport as its channels use it, which kombu also calls a connection. `Transport` documents the methods."""
 
     database: StoreConnection
     exchanges: Exchanges
@@ -67,7 +67,7 @@ class Connection(Protocol):
     inbox: Inbox
     conninfo: str
     connection_errors: Any
-    #: Queues whose consumers are given messages that no Celery client has published, too.
+    #: Queues whose consumers also get messages that no Celery client has published.
     foreign: frozenset[str]
 
     def flush(self) -> None: ...
@@ -106,7 +106,7 @@ class DeclaredConsumer:
 
 @contextlib.contextmanager
 def _engine_errors(queue: str, method: str) -> Iterator[None]:
-    """Raise what kombu knows for what the engine says."""
+    """Translate the engine's errors into the transport's."""
     try:
         with connection_errors():
             yield
@@ -115,7 +115,7 @@ def _engine_errors(queue: str, method: str) -> Iterator[None]:
 
 
 def _is_quiet(name: str) -> bool:
-    """Whether an exchange or a queue is remote control's or events': for those who listen now, if any."""
+    """Whether an exchange or queue carries remote control or events, which only current listeners get."""
     return name == "celeryev" or name.endswith("pidbox")
 
 
@@ -132,7 +132,7 @@ class Channel(StdChannel):
         self.events: dict[str, set[Callable[..., Any]]] = {"basic_return": set()}
         self._consumers: dict[str, DeclaredConsumer] = {}
         self._unsettled: dict[int, Received] = {}
-        #: Of these, what `basic_get` has got: it takes no place of a consumer.
+        #: Those of them that `basic_get` took. They use no consumer's place.
         self._got: set[int] = set()
         self._prefetched: PrefetchBuffer[Received] = PrefetchBuffer(self._call_for_next)
         self._called = False
@@ -185,7 +185,7 @@ class Channel(StdChannel):
                 text = "arguments of the queue %r have no effect, docs/celery.md says what to do: %s"
                 self._transport.tell_once(text, queue, ", ".join(names))
         found = self._find(queue, "queue_declare")
-        # Of two workers with one name the second is warned by kombu, and one that reconnects meets its own ghost.
+        # kombu warns the second of two workers with one name. A worker that reconnects meets its own former session.
         owned = exclusive and not passive and not _is_quiet(queue)
         if owned and not temporary.own(self._transport.database, found.id):
             raise QueueIsExclusive(queue, "queue_declare")
@@ -200,7 +200,7 @@ class Channel(StdChannel):
         self._transport.declared.add(parameters)
 
     def _look_for(self, queue: str, method: str) -> FoundQueue | None:
-        """A queue, if there is one. Raises QueueIsExclusive."""
+        """A queue, or None. Raises QueueIsExclusive."""
         if not is_storable(queue):
             return None
         found = self._transport.database.query(
@@ -242,7 +242,7 @@ class Channel(StdChannel):
         return found.ready
 
     def queue_purge(self, queue: str, **_: Any) -> int:
-        """Remove what waits in a queue, delayed messages too; returns how many."""
+        """Remove waiting and delayed messages of a queue; returns how many."""
         id = self._find(queue, "queue_purge").id
         gone, database = 0, self._transport.database
         [(high,)] = database.query("newest")  # messages confirmed later stay
@@ -257,7 +257,7 @@ class Channel(StdChannel):
                 more = count >= PURGED_AT_ONCE or bool(
                     database.query("unpack_oldest", queue=id, high=high, messages=PURGED_AT_ONCE)[0][0]
                 )
-        # Messages in the memory of engines go, too.
+        # Messages in engines' memory are removed, too.
         texts = list(Purge(id, "celery", high).texts())
         database.query("instruct", texts=texts, nodes=[None] * len(texts))
         return gone
@@ -300,7 +300,7 @@ class Channel(StdChannel):
     def routed(
         self, message: dict[str, Any], exchange: str, routing_key: str, mandatory: bool = False, immediate: bool = False
     ) -> Routed:
-        """A message with a row for each queue that it reaches."""
+        """A message with one row per queue that it reaches."""
         if immediate:
             raise NotImplementedHere("immediate=true", "basic_publish")
         routing_key = routing_key or ""
@@ -326,7 +326,7 @@ class Channel(StdChannel):
             self._tell_dropped(message, gone)
 
     def _gone_before(self, messages: Sequence[Routed]) -> set[str]:
-        """Queues of mandatory messages that are not there, where storing them would not tell."""
+        """Missing queues of mandatory messages, where storing would not report them."""
         if self._transport.confirms:
             return set()
         names = {row.queue for message in messages if message.mandatory for row in message.rows}
@@ -346,7 +346,7 @@ class Channel(StdChannel):
                     callback(error, message.exchange, message.routing_key, message.message)
 
     def _tell_dropped(self, message: Routed, gone: set[str]) -> None:
-        """Say in the log, once, that messages are dropped which their senders wanted to be kept."""
+        """Log once that durable messages are dropped."""
         kept = message.message["properties"].get("delivery_mode") != TRANSIENT
         if not (message.rows or message.mandatory or _is_quiet(message.exchange)) and kept:
             text = "a message to the exchange %r is dropped, since no queue is bound to it for the routing key %r"
@@ -362,7 +362,7 @@ class Channel(StdChannel):
     # Consuming.
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
-        """Have at most so many messages that are not acknowledged, over all consumers of the channel; 0: no limit."""
+        """Limit the unacknowledged messages of all the channel's consumers together; 0: no limit."""
         if prefetch_size:
             raise NotImplementedHere(f"prefetch_size is {shown(prefetch_size)}, not 0", "basic_qos")
         if not isinstance(prefetch_count, int) or prefetch_count < 0:
@@ -376,7 +376,7 @@ class Channel(StdChannel):
         self, queue: str, no_ack: bool = False, callback: Callable[[Message], Any] | None = None,
         consumer_tag: str = "", exclusive: bool = False, arguments: Mapping[str, Any] | None = None, **_: Any,
     ) -> str:  # fmt: skip
-        """Have messages given to `callback`. Raises NoSuchQueue, QueueIsExclusive, or Refused."""
+        """Pass messages to `callback`. Raises NoSuchQueue, QueueIsExclusive, or Refused."""
         if callback is None:
             raise TypeError("a consumer needs a callback")
         if exclusive:
@@ -460,13 +460,13 @@ class Channel(StdChannel):
             return False
         try:
             self._deliver(received)
-        finally:  # also when the consumer's own code has failed: the next is not its fault
+        finally:  # also after the consumer's code failed, which must not stop the next message
             self._call_for_next()
         return True
 
     def _deliver(self, received: Received) -> None:
         consumer = self._consumers.get(received.consumer.tag)
-        if consumer is None or self._thread is None:  # it has left meanwhile
+        if consumer is None or self._thread is None:  # it was cancelled meanwhile
             received.settle(LocalQueue.hand_back)
             return
         message = self._message(received, consumer.no_ack)
@@ -474,7 +474,7 @@ class Channel(StdChannel):
             consumer.callback(message)
 
     def _message(self, received: Received, no_ack: bool) -> Message | None:
-        """The message for a consumer; None for an unreadable one, which is a dead letter then."""
+        """The message for a consumer. An unreadable one becomes a dead letter, and None is returned."""
         _, id, payload, attempts, detail = received.push
         headers, content = (None, None) if detail is None else (detail.headers, detail.content)
         tag = next(self._tags)
@@ -508,7 +508,7 @@ class Channel(StdChannel):
             raise Unreadable(f"it cannot be read: {error!r}") from error
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Message | None:
-        """The next message of a queue, or None: what was published or requeued here before is seen."""
+        """The next message of a queue, or None. Messages published or requeued here before are seen."""
         self._find(queue, "basic_get")
         self._transport.flush()
         thread, consumers = self._engage()
@@ -531,7 +531,7 @@ class Channel(StdChannel):
     # Settling.
 
     def basic_ack(self, delivery_tag: int, multiple: bool = False) -> None:
-        """Have done with a message; any thread may."""
+        """Settle a message. Any thread may call this."""
         for tag in [tag for tag in tuple(self._unsettled) if tag <= delivery_tag] if multiple else (delivery_tag,):
             self._settle(tag, acknowledge)
 
@@ -558,10 +558,11 @@ class Channel(StdChannel):
             received.settle(how)
             self._call_for_next()
 
-    # What AMQP has besides.
+    # Other methods of AMQP.
 
     def confirm_select(self, nowait: bool = False) -> None:
-        """Have publishes confirmed. They are, unless the transport is told otherwise by ``confirm_publish``."""
+        """Accept AMQP's request for confirms. Publishes are confirmed unless the option ``confirm_publish`` is
+        False."""
 
     def flow(self, active: bool = True) -> None:
         if not active:
@@ -579,7 +580,7 @@ class Channel(StdChannel):
         self.closed = True
         transport = self._transport
         for tag in tuple(self._consumers):
-            with contextlib.suppress(*transport.connection_errors):  # PostgreSQL knows already that they are gone
+            with contextlib.suppress(*transport.connection_errors):  # PostgreSQL has noticed their end already
                 self.basic_cancel(tag)
         self.basic_recover()
         while (received := self._prefetched.get()) is not None:

@@ -17,7 +17,7 @@ Names = tuple[Any, ...]
 
 
 def names(alias: str) -> Names:
-    """What tells the database of an alias from another: tests replace it."""
+    """Identifies the database behind an alias, which tests replace."""
     from django.db import connections
 
     entry = connections[alias].settings_dict

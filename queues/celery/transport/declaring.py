@@ -18,7 +18,7 @@ from queues.permissions.rules import Operation, Protocol
 
 logger = logging.getLogger(__name__)
 
-#: Arguments of queues that are policies here, those that need none here, and the values that some may have.
+#: Arguments of queues that are policies here, arguments that need no policy, and the values allowed for some.
 OBEYED = {"x-expires", "x-message-ttl", "x-max-length", "x-overflow", "x-single-active-consumer"}
 NEEDLESS = {"x-max-priority", "x-queue-type", "x-queue-mode", "x-queue-version"}
 VALID: dict[str, Collection[Any]] = {

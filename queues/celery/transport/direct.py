@@ -1,4 +1,4 @@
-"""A consumer that acknowledges nothing, of a queue that is its own: it takes messages out of the store itself."""
+"""A consumer without acknowledgements on a queue of its own. It reads the store directly."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from queues.celery.transport.envelope import Message, Unreadable
 from queues.celery.transport.store_connection import StoreConnection
 
-#: Messages taken at once, at most.
+#: Limit of messages taken at once.
 MAX_TAKEN = 100
 GREATEST_ID = (1 << 63) - 1
 
 
 class DirectConsumer:
-    """Takes what a temporary queue has whenever it is told that there may be something."""
+    """Takes a temporary queue's messages whenever it is notified."""
 
     def __init__(self, channel: Any, tag: str, name: str, queue: int, callback: Callable[[Message], Any]) -> None:
         self.channel = channel
@@ -27,7 +27,7 @@ class DirectConsumer:
         self._taken: deque[tuple[Any, ...]] = deque()
 
     def tell(self) -> None:
-        """The queue may have something."""
+        """Notify it that the queue may have messages."""
         self._news = True
 
     def step(self, database: StoreConnection) -> bool:
@@ -35,7 +35,7 @@ class DirectConsumer:
         if not self._taken:
             if not self._news:
                 return False
-            self._news = False  # before the look: news that come meanwhile may be of later messages
+            self._news = False  # cleared before reading: a notification that comes meanwhile may be of later messages
             self._taken.extend(self._take(database))
             self._news = self._news or len(self._taken) == MAX_TAKEN
             if not self._taken:
@@ -44,7 +44,7 @@ class DirectConsumer:
         tag = f"taken-{id}"
         try:
             message = self.channel.read(self.name, id, payload, headers, content, attempts, tag, self.tag)
-        except Unreadable:  # the log has it, and it has left the queue
+        except Unreadable:  # logged, and removed from the queue
             return True
         self.callback(message)
         return True

@@ -31,13 +31,13 @@ OWN = "kombu"
 LOWEST_PRIORITY = 0
 #: AMQP's highest; above 100 none is higher here.
 OCTET = 255
-#: A time to live of nothing is none to the store.
+#: The store takes a time to live of 0 as no limit.
 SHORTEST = 0.001
 TRANSIENT, PERSISTENT = 1, 2
 #: kombu's encoder and decoder, made once: `kombu.utils.json` makes one for each text.
 ENCODER = kombu_json.JSONEncoder(allow_nan=False)
 DECODER = json.JSONDecoder(object_hook=kombu_json.object_hook)
-#: Types of values that JSON gives back as they were.
+#: Types of values that survive JSON unchanged.
 UNCHANGED = frozenset((str, int, float, bool, type(None)))
 #: Headers that Celery makes of a task's arguments for people to read.
 DESCRIPTIVE = ("argsrepr", "kwargsrepr", "shadow", "origin")
@@ -54,7 +54,7 @@ CONTENTS: dict[int | None, tuple[str, str]] = {
     Content.CELERY: BODY,
     Content.MSGPACK: ("application/x-msgpack", "binary"),
     Content.JSON: BODY,
-    # No serializer's: a letter is bytes for its reader, never a task or a command.
+    # No serializer's: the reader gets bytes, never a task or a command.
     Content.LETTER: ("application/vnd.fivewire.letter+json", "utf-8"),
 }
 
@@ -70,7 +70,7 @@ class MessageRow(NamedTuple):
     ttl: float | None = None
     priority: int = 0
     content: int = Content.CELERY
-    #: Whether the sender wants to hear if there is no such queue; a reply, say, may come too late for it.
+    #: Whether the sender wants an error if the queue does not exist. Replies, for example, may come too late.
     durable: bool = True
 
     def without_key(self) -> MessageRow:
@@ -169,7 +169,7 @@ def from_row(
 
 
 def _unusual(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """The properties that a message does not have anyway."""
+    """The properties that differ from the defaults."""
     kept = {name: value for name, value in properties.items() if name not in ("delivery_info", "delivery_tag")}
     for name, usual in PROPERTIES.items():
         if kept.get(name) == usual:

@@ -15,7 +15,7 @@ from queues.formats.texts import is_storable
 logger = logging.getLogger(__name__)
 
 TYPES = ("direct", "topic", "fanout")
-#: Exchanges that are there without a declaration, as AMQP has them.
+#: Exchanges that exist without a declaration, as in AMQP.
 PREDECLARED = {f"amq.{type}": type for type in TYPES}
 RESERVED = "amq."
 #: Bytes of the name of an exchange and of a routing key.
@@ -84,7 +84,7 @@ class Exchanges:
         self._database.query("unbind", exchange=exchange, routing_key=routing_key, queue=queue)
 
     def route(self, exchange: str, routing_key: str) -> list[str]:
-        """The queues that a message reaches, each once; those deleted since this connection bound them, too."""
+        """The queues that a message reaches, each once, including queues deleted after this connection bound them."""
         check_name(exchange, "basic_publish")
         check_name(routing_key, "basic_publish")
         found = self._database.query("routed", exchange=exchange, routing_key=routing_key)
@@ -99,7 +99,7 @@ class Exchanges:
 
 
 def check_name(name: str, method: str) -> None:
-    """Raises InvalidName for an exchange or a routing key that cannot be."""
+    """Raise InvalidName for an invalid exchange or routing key."""
     if not is_storable(name):
         raise InvalidName(name, "it has a NUL character or is no Unicode text, and cannot be stored", method)
     if len(name.encode()) > MAX_NAME:

@@ -53,10 +53,10 @@ class ConnectionPublisher:
         self._database = database
         self._declared = declared
         self._plans: dict[str, QueuePlan] = {}
-        #: Announced after the commit: queues and their lowest new ids; those that are temporary.
+        #: Announced after the commit: queues with their lowest new ids, and temporary queues.
         self._ready: dict[int, int] = {}
         self._temporary: set[int] = set()
-        #: Of queues that were announced: until when others of their messages need not be, and those above which id.
+        #: Per announced queue: until this time, messages above this id need no announcement.
         self._followed: dict[int, tuple[float, int]] = {}
 
     def publish(self, rows: Sequence[MessageRow]) -> None:
@@ -80,8 +80,9 @@ class ConnectionPublisher:
             self._database.announce(Ready(ready, followed=True), self._temporary)
 
     def _to_announce(self) -> dict[int, int]:
-        """Those of the ready queues that engines have not just been told of: they look again soon. A notification costs
-        the server two thirds of what storing a message does, and each engine two turns of its loop."""
+        """The ready queues that were not announced a moment ago. Engines look into announced ones again soon. A
+        notification costs the server two thirds of what storing a message does, and each engine two turns of its
+        loop."""
         now = time.monotonic()
         ready = {queue: first for queue, first in self._ready.items() if not self._is_followed(queue, first, now)}
         self._followed.update((queue, (now + FOLLOWING, first)) for queue, first in ready.items())
@@ -103,7 +104,7 @@ class ConnectionPublisher:
                     self._temporary.add(plan.id)
 
     def _whole(self, statements: int) -> AbstractContextManager[Any]:
-        """Several statements are a transaction; one is by itself."""
+        """A transaction for several statements. A single one needs none."""
         return self._database.transaction() if statements > 1 else nullcontext()
 
     def _plan(self, queue: str) -> QueuePlan:
@@ -135,13 +136,13 @@ class ConnectionPublisher:
         [(first, places, announced)] = stored
         for place in places if not announced else ():
             self._note(first, rows[place], plans[place])
-        if len(places) < len(rows):  # their keys are taken: the task is under way, and this is its retry
+        if len(places) < len(rows):  # their dedupe keys are taken: the task is under way, and this is its retry
             left = set(range(len(rows))).difference(places)
             self._store([rows[place].without_key() for place in sorted(left)])
 
     def _announces(self, plans: Sequence[QueuePlan]) -> bool:
-        """Whether the statement that stores messages in these queues is to tell engines itself: it needs one
-        notification, and its commit does not wait for the disk."""
+        """Whether the storing statement itself notifies engines. It does if one notification is enough and the commit
+        does not wait for the disk."""
         if self._database.durable or any(plan.temporary for plan in plans):
             return False
         return len({plan.id for plan in plans}) <= MAX_ANNOUNCED
@@ -185,7 +186,7 @@ def store_routed(
 
 
 def _columns(rows: Sequence[MessageRow]) -> dict[str, Any]:
-    """What store.sql and publish_routed.sql want of the rows alike: a list a column."""
+    """The columns that store.sql and publish_routed.sql share, as one list per column."""
     return {
         "bodies": [row.payload for row in rows],
         "keys": [row.key for row in rows],
@@ -197,7 +198,7 @@ def _columns(rows: Sequence[MessageRow]) -> dict[str, Any]:
 
 
 def _values(row: MessageRow, plan: QueuePlan) -> dict[str, Any]:
-    """The row as store_one.sql wants it."""
+    """The parameters of store_one.sql."""
     return {
         "queue": plan.id,
         "body": row.payload,
@@ -211,7 +212,8 @@ def _values(row: MessageRow, plan: QueuePlan) -> dict[str, Any]:
 
 
 def _lifetime(row: MessageRow, plan: QueuePlan) -> float | None:
-    """Seconds from now: of the message's own and of the queue's, which begins when the delay has ended, the shorter."""
+    """Seconds from now until the message expires: the shorter of its own TTL and the queue's. The queue's begins when
+    the delay has ended."""
     times = [row.ttl, None if plan.ttl is None else plan.ttl + row.delay]
     return min((time for time in times if time is not None), default=None)
 

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 #: The engine's, with the joins that suit statements on small tables.
 SETTINGS = SESSION_SETTINGS | {"enable_nestloop": "on", "enable_mergejoin": "on"}
-#: The server lets go of the locks of a host that has vanished.
+#: Keepalives release the locks of a host that has vanished.
 SERVER_KEEPALIVES = {f"tcp_{name}": str(value) for name, value in KEEPALIVES.items()}
 #: The channel of a queue's notifications, without the queue's id.
 CHANNEL = "fivewire.queue."
@@ -243,7 +243,7 @@ class StoreConnection:
             raise
 
     def within(self, seconds: float | None) -> TimeLimit:
-        """A block whose statements have so many seconds together; None: `request_timeout` for each statement."""
+        """A block whose statements share a limit in seconds. None: each statement has `request_timeout`."""
         return TimeLimit(self._connection, seconds)
 
     def post(self, name: str, *parameters: str) -> None:

@@ -7,16 +7,16 @@ from queues.celery.transport.store_connection import StoreConnection
 
 #: The first key of the advisory lock that each consumer of a temporary queue holds; the second is the queue's id.
 LOCK_CLASS = 74660
-#: Seconds that a queue which goes with its last consumer stays when that has died without a word.
+#: Seconds that an auto-delete queue stays after its last consumer died without closing.
 TIMEOUT = 60.0
-#: The same of the lock that the connection which declared an exclusive queue holds.
+#: First key of the advisory lock held by the connection that declared an exclusive queue.
 OWNER_CLASS = 74661
-#: Seconds that such a queue waits for its first consumer, if it says nothing itself.
+#: Default seconds that a temporary queue waits for its first consumer.
 UNTOUCHED = 86_400.0
 
 
 def hold(database: StoreConnection, name: str, queue: int) -> bool:
-    """Consume from a temporary queue; returns whether it is to go with its last consumer. Raises NoSuchQueue."""
+    """Consume from a temporary queue; returns whether it is deleted with its last consumer. Raises NoSuchQueue."""
     database.query("hold", lock_class=LOCK_CLASS, queue=queue)
     found = database.query("held", queue=queue, patience=TIMEOUT)
     if not found:
@@ -26,7 +26,7 @@ def hold(database: StoreConnection, name: str, queue: int) -> bool:
 
 
 def own(database: StoreConnection, queue: int) -> bool:
-    """Have a queue for this connection alone; returns whether no other one has it."""
+    """Lock an exclusive queue for this connection; False if another connection has it."""
     return bool(database.query("own", owner_class=OWNER_CLASS, queue=queue)[0][0])
 
 
@@ -38,7 +38,7 @@ def release(database: StoreConnection, queue: int, auto_delete: bool) -> None:
 
 
 def sweep(database: StoreConnection) -> None:
-    """Delete those without a consumer for too long: their consumers have died, or have never come."""
+    """Delete temporary queues that had no consumer for too long."""
     [(queues,)] = database.query("sweep", lock_class=LOCK_CLASS)
     if queues:
         database.query("drop_unused", lock_class=LOCK_CLASS, queues=queues)

@@ -30,7 +30,7 @@ class DjangoPublisher:
         self._database = database
         self._outside = outside
         self._declared = declared
-        #: Queues that are known not to be temporary.
+        #: Queues known to be permanent.
         self._kept: set[str] = set()
 
     def publish(self, rows: Sequence[MessageRow]) -> None:

@@ -59,7 +59,7 @@ class Transport(base.Transport):
         *base.Transport.connection_errors, OSError, psycopg.OperationalError, psycopg.InterfaceError, StoreUnavailable,
     )  # fmt: skip
     channel_errors = (ChannelError,)
-    #: After these kombu connects again and tries again. What a channel refuses it refuses a second time, too.
+    #: After these errors kombu reconnects and tries again. A channel's refusal would only repeat.
     recoverable_connection_errors = connection_errors
     recoverable_channel_errors: tuple[type[Exception], ...] = ()
     implements = base.Transport.implements.extend(
@@ -76,7 +76,7 @@ class Transport(base.Transport):
     exchanges: Exchanges
     inbox: Inbox
     conninfo: str
-    #: Queues whose consumers are given messages that no Celery client has published, too.
+    #: Queues whose consumers also get messages that no Celery client has published.
     foreign: frozenset[str]
 
     def __init__(self, client: Any, **_: Any) -> None:
@@ -84,7 +84,7 @@ class Transport(base.Transport):
         self.channels: list[Channel] = []
         self._numbers = array("H")
         self._direct: dict[int, list[DirectConsumer]] = {}
-        #: Whether one of them may have something.
+        #: Whether a direct consumer's queue may have messages.
         self._told = False
         self._hub: Any = None
         self._hub_thread = 0
@@ -159,7 +159,7 @@ class Transport(base.Transport):
         return self._unconfirmed is None
 
     def flush(self) -> None:
-        """Have stored what was published before without waiting."""
+        """Wait until messages published without waiting are stored."""
         if self._unconfirmed is not None:
             self._unconfirmed.flush()
 
@@ -224,7 +224,7 @@ class Transport(base.Transport):
     # Events.
 
     def _step(self) -> bool:
-        """Give one message to its consumer, if there is one. Remote control comes first."""
+        """Pass one waiting message to its consumer. Remote control comes first."""
         if self._told:
             for consumer in tuple(chain.from_iterable(self._direct.values())):
                 if consumer.step(self.database):
@@ -287,7 +287,7 @@ class Transport(base.Transport):
         return self._hub is not None and threading.get_ident() == self._hub_thread
 
     def step_soon(self, channel: Channel) -> None:
-        """Have a channel's `step` called soon; any thread may. The loop's own thread needs no signal for it."""
+        """Schedule a channel's `step`. Any thread may call this; the loop's own thread needs no signal."""
         if self._in_hub:
             self.inbox.add(channel)
             self._work_soon()

@@ -31,9 +31,9 @@ MAX_WAITING = 10_000
 #: Messages that may wait while the database is there: a caller that is quicker than the database is held up, and leaves
 #: the processors to the database and the workers.
 MAX_AHEAD = 200
-#: Seconds in which messages are gathered, unless there are many: one statement for several costs all less.
+#: Seconds to gather messages, and the number that ends the gathering. One statement for several costs less.
 GATHER, MANY = 0.002, 100
-#: The same while messages come fast: when there were so many the last time.
+#: The same while messages come fast, and the size of the last batch that means fast.
 GATHER_FAST, FAST = 0.005, 4
 #: Seconds for which a caller leaves the interpreter to the thread, once in so many seconds while messages wait, and at
 #: each call until the first are stored, which the thread needs the interpreter some ten times for. A thread that waits
@@ -56,11 +56,11 @@ class UnconfirmedPublisher:
         self._rows: deque[MessageRow] = deque()
         self._changed = threading.Condition()
         self._storing = 0
-        #: The messages that were stored the last time.
+        #: Size of the last stored batch.
         self._stored = 0
-        #: Whether the thread is about to store the first messages after a pause.
+        #: Whether the thread is about to store the first messages since a pause.
         self._first = True
-        #: When a caller last left the interpreter to it.
+        #: When a caller last yielded the interpreter to the thread.
         self._yielded = 0.0
         self._away = False
         self._thread: threading.Thread | None = None

@@ -22,22 +22,21 @@ from queues.etl.job.session import session
 from queues.etl.job.size import is_small
 from queues.etl.job.stages import ExportJob
 
-#: A large run on this machine takes what processor time the broker leaves, once Spark has started: a start that is held
-#: back takes minutes while others are busy. A small run, which is a start and little else, is not held back.
+#: A large run gets the processor time that the broker leaves, but only after Spark has started: at low priority the
+#: start alone takes minutes on a busy machine. A small run is mostly the start and keeps its priority.
 NICENESS = 10
 #: The file by which Linux shares the processors among sessions first; niceness counts only within one.
 SESSION = Path("/proc/self/autogroup")
 
 
 def step_back() -> None:
-    """Have this process and its children, and its session if that is its own, come after others when processor time is
-    short."""
+    """Lower the priority of this process, its children, and the session it leads."""
     for process in [psutil.Process(), *descendants(os.getpid())]:
-        with suppress(psutil.Error, OSError):  # it has ended, or is not ours
+        with suppress(psutil.Error, OSError):  # the process has ended, or belongs to another user
             for thread in process.threads():
                 os.setpriority(os.PRIO_PROCESS, thread.id, NICENESS)  # of one thread, on Linux
     if os.getsid(0) == os.getpid() and SESSION.exists():
-        with suppress(OSError):  # no such groups, or not for us
+        with suppress(OSError):  # the system has no such groups, or allows no change
             SESSION.write_text(str(NICENESS))
 
 

@@ -1,4 +1,4 @@
-"""Payloads in the output: none, as bytes, or as JSON, and then their fields as columns too."""
+"""Payloads in the output: left out, as bytes, or as JSON with fields as columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MSGPACK = "application/msgpack"
 
 
 def msgpack_to_json(body: bytes | None) -> str | None:
-    """A MessagePack value as JSON, its bytes in base64; None when it is no such value."""
+    """A MessagePack value as JSON, with bytes as base64. None: the payload is not MessagePack."""
     if body is None:
         return None
     try:
@@ -41,13 +41,13 @@ def _bytes(value: Any) -> Any:
 
 
 def with_content_names(rows: DataFrame, contents: dict[int, str]) -> DataFrame:
-    """The rows with the name of each one's `content` in place of its number."""
+    """Replace the number in `content` by its name."""
     names = f.create_map(*(f.lit(part) for item in contents.items() for part in item))
     return rows.withColumn("content", names[f.col("content").cast("int")])
 
 
 def with_bodies(rows: DataFrame, bodies: str, fields: str) -> DataFrame:
-    """The rows, with names of contents, with the columns of payloads and results."""
+    """Add the columns of payloads and results to rows with named contents."""
     raw, decoded = bodies == "raw", bodies == "json"
     rows = (
         rows.withColumn("body", f.col("payload") if raw else f.lit(None).cast("binary"))
@@ -63,7 +63,7 @@ def _unpacked(column: Column) -> Column:
 
 
 def _body_json() -> Column:
-    """MessagePack where it says so, else the payload itself if it is JSON."""
+    """The payload as JSON: decoded where `content` is MessagePack, as it is where it is JSON."""
     packed = f.col("content") == MSGPACK
     plain = f.when(f.coalesce(packed, f.lit(False)), None).otherwise(f.col("payload").cast("string"))
     text = f.try_validate_utf8(plain)

@@ -19,9 +19,9 @@ from queues.etl.job.database import ROWS_PER_QUERY, Chain
 if TYPE_CHECKING:  # the parent knows `ChainVerification`, and may lack pyspark
     from queues.etl.job.reading import Reader
 
-#: Rows of a block, which is one value a column.
+#: Rows in a block. A block has one value per column.
 BLOCK = 10_000
-#: Chains with fewer rows are read by the parent alone sooner than by a job of Spark's.
+#: The parent reads shorter chains faster than a Spark job does.
 WORTHWHILE = 20_000
 
 BLOCKS = """(select low, high, seqs, hashes, events
@@ -32,7 +32,7 @@ ROWS = load_statement(Path(__file__).parents[2] / "sql" / "audit_block.sql").dec
 
 @dataclass(frozen=True, slots=True)
 class ChainVerification:
-    """Every row of a chain after `first` and before `end` is there once and follows from the one before it."""
+    """Result of a chain: each row between `first` and `end` exists once and follows from the row before it."""
 
     chain: str
     first: int
@@ -40,7 +40,7 @@ class ChainVerification:
 
 
 def prove(reader: Reader, chains: Sequence[Chain], worthwhile: int = WORTHWHILE) -> list[ChainVerification]:
-    """Look at the long ones of these chains."""
+    """Verify the long ones among these chains."""
     long = [chain for chain in chains if chain.first is not None and chain.end - chain.first >= worthwhile]
     return [_prove(reader, chain) for chain in long]
 

@@ -23,7 +23,7 @@ from pyspark.core.context import SparkContext
 
 from queues.etl.job.config import Config
 
-#: Seconds that Java has to write an archive.
+#: Seconds for Java to write an archive.
 TIMEOUT = 300.0
 #: Variables that put directories before Spark's jars, or other jars beside them: Java archives no classes with those.
 CLASS_PATHS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
@@ -35,7 +35,7 @@ class ClassArchive:
 
     path: Path
     written: Path | None
-    #: Whether the run has used the classes that a run uses.
+    #: Whether the run got far enough to load the usual classes.
     complete: bool = False
 
     @property
@@ -55,12 +55,12 @@ class ClassArchive:
                 gateway.proc.wait(TIMEOUT)
         gateway.proc.kill()
         if gateway.proc.wait() == 0:
-            with suppress(OSError):  # Java has written none, or the directory is not to be written to
+            with suppress(OSError):  # Java has written no archive, or the directory is read-only
                 keep(self.written, self.path)
 
 
 def keep(written: Path, path: Path) -> None:
-    """Keep an archive under this path, whole or not at all, in the place of all that are there. Raises OSError."""
+    """Move an archive to this path atomically and remove the older ones. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     old = [other for other in path.parent.iterdir() if other != path]
     copy = path.with_suffix(f".{os.getpid()}")
@@ -74,7 +74,7 @@ def keep(written: Path, path: Path) -> None:
 
 
 def archive_path(config: Config) -> Path | None:
-    """The place of the archive for this Java and this Spark; None: there can be none."""
+    """Path of the archive for this Java and this Spark. None: archives cannot be used."""
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     java = shutil.which(f"{os.environ['JAVA_HOME']}/bin/java" if os.environ.get("JAVA_HOME") else "java")
     settings = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
@@ -93,12 +93,12 @@ def archive_path(config: Config) -> Path | None:
 
 @contextmanager
 def class_archive(config: Config) -> Iterator[ClassArchive | None]:
-    """The archive for a run, which is made in the context if there is none. Nothing else may use Spark afterwards."""
+    """The archive for a run. A missing one is written when the context ends; Spark cannot be used after that."""
     path = archive_path(config)
     if path is None:
         yield None
         return
-    # Earlier versions had it in the default output.
+    # Earlier versions kept it in the default output.
     shutil.rmtree(path.parent.with_name("etl") / "classes", ignore_errors=True)
     archive = ClassArchive(path, None if path.exists() else Path(tempfile.gettempdir()) / path.name)
     try:

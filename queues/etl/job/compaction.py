@@ -21,20 +21,20 @@ from queues.etl.job.ledger import Ledger, MovePlan, Record, staging
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Bytes of a merged file, about.
+#: Approximate size of a merged file in bytes.
 FILE_BYTES = 256 * 2**20
-#: Directories that one run merges, so that it ends; the next goes on.
+#: Limit of directories merged in one run. The next run continues.
 DIRECTORIES = 200
-#: Days that are over and for whose directories more files may yet come.
+#: Recent days whose directories may still get files.
 KEPT_DAYS = 7
 
 
 class Unmergeable(Exception):
-    """Files whose columns have different types: the decoding of bodies was changed."""
+    """The files' columns have different types, because the decoding of bodies was changed."""
 
 
 def add_small(small: Mapping[str, list[str]], files: list[str], today: str, least: int) -> dict[str, list[str]]:
-    """The files that may be merged, with these new ones. Few files of days long over are left as they are."""
+    """Add new files to those that may be merged. Old days with few files are dropped."""
     found = {directory: list(names) for directory, names in small.items()}
     for path in files:
         directory, _, name = path.rpartition("/")
@@ -50,14 +50,14 @@ def add_small(small: Mapping[str, list[str]], files: list[str], today: str, leas
 
 
 def due(small: Mapping[str, list[str]], today: str, least: int) -> dict[str, list[str]]:
-    """Directories of days that are over, with at least so many small files."""
+    """Directories of past days with at least `least` small files."""
     found = {directory: names for directory, names in small.items() if day_of(f"{directory}/") < today}
     return dict([item for item in found.items() if len(item[1]) >= least][:DIRECTORIES])
 
 
 def compact(spark: SparkSession, ledger: Ledger, least: int) -> dict[str, int]:
-    """Merge the small files of days before that of the last window's end; returns how many directories, files and rows
-    those were. Raises RowsMissing, OutputUnusable."""
+    """Merge the small files of days before that of the last window's end; returns the numbers of directories, files and
+    rows. Raises RowsMissing, OutputUnusable."""
     state = ledger.newest.state
     number = ledger.next_number
     moves: list[tuple[str, str]] = []
@@ -65,7 +65,7 @@ def compact(spark: SparkSession, ledger: Ledger, least: int) -> dict[str, int]:
     small = dict(state.small)
     rows = directories = 0
     for n, (directory, names) in enumerate(due(state.small, state.at[:10], least).items()):
-        # Files may have been deleted by the operator.
+        # The operator may have deleted files.
         names = sorted(set(names) & set(ledger.files.names(directory)))
         staged = f"{staging(number)}/{n:06d}"
         small.pop(directory)
@@ -89,7 +89,7 @@ def compact(spark: SparkSession, ledger: Ledger, least: int) -> dict[str, int]:
 
 
 def _merge(spark: SparkSession, ledger: Ledger, directory: str, names: list[str], staged: str) -> int:
-    """Write the rows of some files into few; returns how many there are. Raises Unmergeable, RowsMissing."""
+    """Write the rows of several files into fewer; returns the number of rows. Raises Unmergeable, RowsMissing."""
     files = ledger.files
     paths = [files.url(f"{directory}/{name}") for name in names]
     size = sum(length for path, length in files.walk(directory) if path in names)

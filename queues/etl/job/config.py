@@ -1,4 +1,4 @@
-"""The job's configuration, in a file that only its owner can read: it has the database's password."""
+"""The job's configuration file. Only its owner can read it, because it has the database's password."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Config:
 
     @classmethod
     def take(cls, path: Path) -> Config:
-        """Read it and remove the file, which has the password."""
+        """Read the file and remove it, because it has the password."""
         given: dict[str, Any] = json.loads(path.read_text())
         path.unlink()
         return cls(**given)

@@ -1,4 +1,4 @@
-"""The beginning of a run's window: the last one's end, if this is still the database that the last run has read."""
+"""Where a run's window begins: at the end of the last window, if the database is still the same."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from queues.etl.job.window import TransactionSnapshot, Window
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """A run's window and the snapshot that ends it. `again`: the output may have rows of it already."""
+    """A run's window and the snapshot that ends it. `again`: the output may already have some of its rows."""
 
     window: Window
     end: DatabaseSnapshot
     again: bool = False
-    #: The numbers of transactions, and of audit rows, in the output say nothing about this database.
+    #: Transaction and audit numbers in the output belong to another database.
     another: bool = False
     warning: str = ""
 
@@ -50,7 +50,7 @@ def begin(
 
 
 def _begin_anew(database: JobConnection, reason: str) -> Beginning:
-    """Read everything; what the output has already is left out."""
+    """Read everything and leave out what the output already has."""
     adopted = database.adopt_restored_rows()
     end = database.snapshot()
     text = f"{reason} Everything in the archive is read again, and what the output does not have is added."

@@ -28,17 +28,17 @@ DIRECTORY = Path(__file__).parent / "sql"
 #: The first key of the advisory lock of an output; the second is the hash of its path.
 LOCK = 74662
 SESSION = "fivewire etl"
-#: Seconds that a run waits for the lock.
+#: Seconds to wait for the lock.
 TIMEOUT = 20.0
 
-#: About what one query reads: it takes well under a second, and so does the snapshot it holds.
+#: Approximate rows and bytes per query. It takes well under a second and holds its snapshot no longer.
 ROWS_PER_QUERY = 25_000
 BYTES_PER_QUERY = 8 * 2**20
-#: Messages of segments that one query reads: they are few rows, and not much larger than these.
+#: Messages in segments per query. They are few rows of about the same total size.
 SEGMENTED_PER_QUERY = 10 * ROWS_PER_QUERY
-#: Pages of a partition that are looked at to find where to cut.
+#: Pages sampled in a partition to find the cuts.
 SAMPLE_PAGES = 300
-#: A row without its payload, in bytes.
+#: Bytes of a row without its payload.
 ROW_BYTES = 200
 
 SESSION_SETTINGS = {
@@ -57,7 +57,7 @@ SEGMENT = (sql.SQL("{} + 4 * count").format(ROW_BYTES), sql.SQL("count"))
 
 
 def _row_size(whole: bool) -> tuple[sql.Composable, sql.Composable]:
-    """The same of a row, `whole` with its payload."""
+    """Bytes of a row, with its payload if `whole`."""
     columns = ("headers", "key", "payload", "result") if whole else ("headers", "key")
     sizes = (sql.SQL("coalesce(pg_column_size({}), 0)").format(sql.Identifier(name)) for name in columns)
     return sql.SQL(" + ").join([sql.Literal(ROW_BYTES), *sizes]), sql.Literal(1)
@@ -81,7 +81,7 @@ class DatabaseSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """An audit chain: its first row that is still there (None: there is none) and the seq at which it goes on."""
+    """An audit chain: its oldest remaining seq (None: no row remains) and its next seq."""
 
     id: int
     name: str
@@ -91,7 +91,7 @@ class Chain:
 
 @dataclass(frozen=True, slots=True)
 class ReadPartitions:
-    """Bounds of the queries that read the archive: transactions, for rows and for segments (None: there are none)."""
+    """Transaction bounds of the queries that read the archive's rows and its segments. None: nothing to read."""
 
     values: list[int]
     segments: list[int] | None
@@ -136,13 +136,13 @@ class JobConnection:
         info = self.connection.info
         if not info.host or info.host.startswith(("/", "@")):
             raise NoTcp()
-        # Libpq's own, from the URL, a service file and the environment; but not `options`, which has ours here.
+        # libpq's parameters from the URL, a service file and the environment, except `options`, which this module sets.
         used = info.get_parameters() | {"options": ""} | self.parameters
         return jdbc_url(info.host, info.port, info.dbname, {"ApplicationName": SESSION} | jdbc_properties(used))
 
     @property
     def is_shared(self) -> bool:
-        """Whether a pooler gives two connections one session, in which no lock would keep others away."""
+        """Whether a pooler shares one session between two connections. Session locks would then exclude nobody."""
         other = JobConnection(self.parameters)
         try:
             return other.rows("select pg_backend_pid()") == self.rows("select pg_backend_pid()")
@@ -152,8 +152,7 @@ class JobConnection:
     def lock(self, output: str, patience: float = TIMEOUT) -> None:
         """Keep other runs away from an output until this connection ends. Raises OutputBusy or PooledSession.
 
-        The job of a run that was killed may take a moment to notice, so it is given some seconds to go away.
-        """
+        A killed run's job may need a moment to end, so the lock is awaited for some seconds. """
         if self.is_shared:
             raise PooledSession()
         query: LiteralString = "select pg_try_advisory_lock(%(lock)s, hashtext(%(output)s))"
@@ -171,7 +170,7 @@ class JobConnection:
         return dict(self.rows(sql.SQL("select id, name from {}").format(sql.Identifier(table))))
 
     def knows(self, output: str, token: str) -> bool:
-        """Whether the run that left this token cut its window in this database, or in one that it was copied from."""
+        """Whether the run with this token cut its window in this database or in one it was copied from."""
         given = {"output": output, "token": UUID(token)}
         query: LiteralString = (
             "select 1 from queues_etlwitness where output = %(output)s and %(token)s in (token, previous)"
@@ -179,11 +178,11 @@ class JobConnection:
         return bool(self.rows(query, **given))
 
     def note(self, output: str, token: str) -> None:
-        """Remember that the run with this token has cut its window."""
+        """Store the token of the run that has cut its window."""
         self.rows(statement("record_window"), output=output, token=UUID(token))
 
     def adopt_restored_rows(self) -> int:
-        """Put right what a dump has brought from another database's future; returns how many rows."""
+        """Repair rows that a dump brought with later transaction numbers; returns the number of rows."""
         return int(self.rows(statement("restored_archive"))[0][0])
 
     def archive_partitions(self, window: Window, whole: bool) -> ReadPartitions:
@@ -201,7 +200,7 @@ class JobConnection:
         return ReadPartitions(values, segments, int(rows))
 
     def _summarize(self, index: str | None) -> None:
-        """Let the index know of pages that VACUUM has not seen, which each query would have to read otherwise."""
+        """Summarize pages that VACUUM has not seen in the index. Otherwise each query reads them."""
         try:
             self.rows("select brin_summarize_new_values(to_regclass(%(index)s))", index=index)
         except psycopg.errors.InsufficientPrivilege:
@@ -221,7 +220,7 @@ class JobConnection:
         try:
             found = self.rows(query)
         except psycopg.errors.UndefinedTable:
-            return  # it was dropped just now, with all its rows
+            return  # the partition was just dropped
         for xid, messages, row_bytes in found:
             yield xid, messages / share, row_bytes / share
 
@@ -239,13 +238,13 @@ class JobConnection:
         return [Chain(id, name, first, end or 0) for id, name, first, end in self.rows(statement("chains"))]
 
     def replace_rollups(self, run: int) -> None:
-        """Take over what Spark has put into the table of drafts."""
+        """Move the rollups that Spark wrote from the drafts table."""
         with self.connection.transaction():
             self.rows(statement("replace_rollups"), run=run)
             self.rows("delete from queues_rollupdraft where run = %(run)s", run=run)
 
     def clear_drafts(self, run: int) -> None:
-        """Throw away what this run and ended ones have left in the table of drafts; another may be under way."""
+        """Delete the drafts of this run and of ended runs. Other runs may be under way."""
         self.rows(
             "delete from queues_rollupdraft d where d.run = %(run)s or not exists"
             " (select from queues_etlrun r where r.id = d.run and r.state in ('queued', 'running'))", run=run,

@@ -23,7 +23,7 @@ from queues.etl.job.writing import Layout, Writer, Written
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: The columns, and the names of queues by number, also of those that are gone since.
+#: The columns' description, and names of queues by number, deleted queues included.
 SCHEMA, QUEUES = "_schema.json", "_queues.json"
 
 MESSAGES_LAYOUT = Layout(MESSAGES, "queue", "finished_at")
@@ -31,7 +31,7 @@ AUDIT_LAYOUT = Layout(AUDIT, "chain", "at")
 
 
 class Export:
-    """One run's export. `commit` completes it; before that the output is as it was."""
+    """One run's export. The output does not change before `commit`."""
 
     def __init__(
         self, config: Config, spark: SparkSession, database: JobConnection, end: DatabaseSnapshot, files: Files,
@@ -71,7 +71,7 @@ class Export:
         return beginning
 
     def _queues(self) -> dict[int, str]:
-        """The queues' names, also of those that are gone."""
+        """Names of queues by number, deleted queues included."""
         known = json.loads(self.files.read(QUEUES)) if self.files.exists(QUEUES) else {}
         return {int(id): name for id, name in known.items()} | self.database.names("queues_queue")
 
@@ -87,7 +87,7 @@ class Export:
             return self.writer.write(rows, MESSAGES_LAYOUT, partitions.rows, self.queues)
 
     def _unknown(self, rows: DataFrame, table: str, identity: list[str], columns: Sequence[schema.Column]) -> DataFrame:
-        """The rows that the output does not have."""
+        """The rows that the output lacks."""
         if not self.files.names(table):
             return rows
         known = self.spark.read.schema(schema.ddl(columns)).parquet(self.files.url(table))
@@ -123,7 +123,7 @@ class Export:
     def _commit(self, beginning: Beginning, chains: Sequence[Chain], tables: dict[str, Written]) -> dict[str, Any]:
         """Put everything in place."""
         token = str(uuid4())
-        self.database.note(self.config.output, token)  # fails when the connection is lost, and with it the lock
+        self.database.note(self.config.output, token)  # fails when the connection, and so the lock, is lost
         moves = [move for written in tables.values() for move in written.moves]
         files = [target for _, target in moves]
         state = self._state(beginning, chains, token, files)
@@ -161,13 +161,13 @@ class Export:
         return sum(rows for hour, rows in written.hours.items() if hour.date() < day)
 
     def _whole_hours(self, written: Written, beginning: Beginning) -> list[str]:
-        """Hours that are to be rolled up: not the one of which a first window has only a part."""
+        """Hours to roll up. A first hour that the window covers only partly is skipped."""
         since = beginning.window.since
         partial = datetime.fromisoformat(since) if since and beginning.window.before is None else None
         return [hour.isoformat() for hour in written.hours if partial is None or hour >= partial]
 
     def _describe(self, written: Written) -> None:
-        """Write what tells others of the columns, and keeps the names of queues that will be gone."""
+        """Write the columns' description and the queues' names, which outlast the queues."""
         text = schema.description(self.config.body_schema)
         if not self.files.exists(SCHEMA) or self.files.read(SCHEMA) != text:
             self.files.write(SCHEMA, text)

@@ -1,4 +1,4 @@
-"""The cause of a failure in Spark, taken while Java lives: Java is asked for the text."""
+"""The cause of a failure in Spark. Java has to be alive to give the text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queues.etl.errors import EtlError, JobDied, SparkFailed
 
 @contextmanager
 def failures_named() -> Iterator[None]:
-    """Log what fails in the context with its trace, and name its cause. Raises EtlError."""
+    """Log a failure in the context with its trace, and raise it with its cause. Raises EtlError."""
     try:
         yield
     except Exception as error:
@@ -29,7 +29,7 @@ def failures_named() -> Iterator[None]:
 
 
 def cause(error: BaseException) -> str:
-    """What has failed in the first place, in a line."""
+    """The first cause in one line."""
     java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     while java is not None and java.getCause() is not None:
         java = java.getCause()

@@ -1,4 +1,4 @@
-"""The processes of a job: what it has started, and all of its session, which they outlive it in."""
+"""The processes of a job: its descendants, and its session's members that outlive it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import suppress
 
 import psutil
 
-#: Times that are looked for processes that were started meanwhile.
+#: Repeated looks for processes that started meanwhile.
 ROUNDS = 20
 
 
 def descendants(parent: int) -> list[psutil.Process]:
-    """All that a process has started but this one."""
+    """The descendants of a process, without the current process."""
     try:
         return [one for one in psutil.Process(parent).children(recursive=True) if one.pid != os.getpid()]
     except psutil.NoSuchProcess:
@@ -21,7 +21,7 @@ def descendants(parent: int) -> list[psutil.Process]:
 
 
 def members(session: int) -> list[psutil.Process]:
-    """The processes of a session but this one."""
+    """The processes of a session, without the current process."""
     found = []
     for pid in psutil.pids():
         with suppress(OSError, psutil.Error):

@@ -17,7 +17,7 @@ from queues.etl.errors import OutputUnusable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Files that are moved at a time: object stores take long for each.
+#: Files moved in parallel. Object stores take long for each.
 AT_ONCE = 8
 
 
@@ -30,7 +30,7 @@ class Footer:
     most: int | None
 
     def only(self, unit: int) -> int | None:
-        """The one whole multiple of `unit` that all values lie behind; None: there are several, or it is not known."""
+        """The one multiple of `unit` that contains all values. None: several do, or the footer does not say."""
         if self.least is None or self.most is None or self.least // unit != self.most // unit:
             return None
         return self.least // unit
@@ -60,7 +60,7 @@ class Files:
     def _leave_checksums(self) -> None:
         """Use the local file system without Hadoop's checksums, files beside the data that some readers do not pass
         over; and remove those of earlier versions. The one that is looked at first is removed last."""
-        with suppress(Py4JError):  # another class, of an operator's choice, has no such method
+        with suppress(Py4JError):  # a file system class of the operator's choice may lack the method
             self._fs = self._fs.getRaw()
         first = Path(self.root) / "._schema.json.crc"
         if first.exists():
@@ -80,7 +80,7 @@ class Files:
         return bool(self._do(path, lambda: self._fs.exists(self._path(path))))
 
     def names(self, path: str) -> list[str]:
-        """The names in a directory; none when there is no such directory."""
+        """The names in a directory; empty if the directory does not exist."""
         if not self.exists(path):
             return []
         found = self._do(path, lambda: self._fs.listStatus(self._path(path)))
@@ -111,7 +111,7 @@ class Files:
             stream.close()
 
     def write(self, path: str, text: str) -> None:
-        """Make a file with this text, whole or not at all, in the place of an earlier one."""
+        """Write a file atomically, replacing an earlier one."""
         self._do(path, lambda: self._write(f"{path}.new", text))
         self.move(f"{path}.new", path)
         self.sync([path])
@@ -124,7 +124,7 @@ class Files:
             stream.close()
 
     def move(self, source: str, target: str) -> None:
-        """Give a file another name, in the place of what has it."""
+        """Rename a file, replacing the target."""
         self._do(target, lambda: self._move(self._path(source), self._path(target)))
 
     def _move(self, source: Any, target: Any) -> None:
@@ -135,11 +135,11 @@ class Files:
             raise OutputUnusable(f"{source.toString()} could not be moved to {target.toString()}")
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a directory with all in it, if it is there."""
+        """Remove a file or a directory tree, if it exists."""
         self._do(path, lambda: self._fs.delete(self._path(path), True))
 
     def each(self, action: Any, items: Iterable[Any]) -> None:
-        """Call `action` for each of many files, several at a time."""
+        """Call `action` for each file, several in parallel."""
         with ThreadPoolExecutor(AT_ONCE) as pool:
             for _ in pool.map(action, items):
                 pass
@@ -172,7 +172,7 @@ class Files:
         )
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Have files and the directories that name them on disk; other file systems do that by themselves."""
+        """Sync files and their directories to disk. Other file systems do it themselves."""
         if not self.is_local:
             return
         files = [f"{self.root}/{path}" for path in paths]

@@ -1,4 +1,4 @@
-"""The address of the database for JDBC: what libpq was told, in the words of PostgreSQL's driver for Java."""
+"""libpq's connection parameters translated for PostgreSQL's JDBC driver."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
-#: Names of parameters by libpq's. Those that are not here have no counterpart, or concern the choice of the host.
+#: JDBC parameters by libpq's names. The others have no counterpart, or choose the host.
 NAMES = {
     "options": "options", "sslmode": "sslmode", "sslrootcert": "sslrootcert", "sslcert": "sslcert",
     "sslpassword": "sslpassword", "sslnegotiation": "sslNegotiation", "channel_binding": "channelBinding",
     "gssencmode": "gssEncMode", "krbsrvname": "kerberosServerName", "connect_timeout": "connectTimeout",
 }  # fmt: skip
-#: Where libpq looks for a client's certificate and its key unless it is told another place.
+#: libpq's default places of the client's certificate and key.
 CERTIFICATE, KEY = (Path("~/.postgresql") / name for name in ("postgresql.crt", "postgresql.key"))
 
 

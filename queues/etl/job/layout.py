@@ -41,7 +41,7 @@ def encoded(name: str) -> str:
 
 
 def unknown(queue: int) -> str:
-    """The name of a queue that is no longer known; names that begin with _ are the system's."""
+    """The name for a queue whose name is unknown. Names that begin with _ are the system's."""
     return f"_deleted-{queue}"
 
 
@@ -55,7 +55,7 @@ class Part:
 
     @classmethod
     def parse(cls, path: str) -> Part | None:
-        """The values in the path of a staged file; None for another path."""
+        """The partition values in a staged file's path. None: not a staged file."""
         match = re.fullmatch(r"dt=([-0-9]+)/owner=(-?\d+)/part-(\d+)-[^/]*?(?:\.c(\d+))?\.[a-z.]*parquet", path)
         if match is None:
             return None
@@ -63,12 +63,12 @@ class Part:
         return cls(day, int(owner), f"{part}-{file or '000'}")
 
     def final(self, table: str, column: str, name: str, run: int) -> str:
-        """Its place below the output: the same for the same run."""
+        """The file's final path in the output. The same run gives the same path."""
         return f"{table}/dt={self.day}/{column}={encoded(name)}/run-{run:06d}-{self.owner}-{self.number}.parquet"
 
 
 def compacted(directory: str, run: int, number: int) -> str:
-    """A merged file's place."""
+    """The path of a merged file."""
     return f"{directory}/run-{run:06d}-merged-{number:05d}.parquet"
 
 

@@ -41,9 +41,9 @@ class ExportState:
     database: str
     #: The token that the last run left in the database.
     token: str
-    #: For each audit chain the seq from which rows are yet to be exported.
+    #: Per audit chain: the first seq that is not exported yet.
     audit: dict[str, int] = field(default_factory=dict)
-    #: Files of each directory that may be merged.
+    #: Per directory: the files that may be merged.
     small: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -54,7 +54,7 @@ class Record:
     number: int
     kind: str
     state: ExportState
-    #: Hours (UTC) of which rows were written, as ISO 8601: their rollups are to be computed.
+    #: Hours (UTC, ISO 8601) that got rows. Their rollups have to be computed.
     hours: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     figures: dict[str, Any] = field(default_factory=dict)
@@ -74,7 +74,7 @@ class Record:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MovePlan:
-    """A change that will be made: `moves` are pairs of paths, from staging to where it belongs."""
+    """A planned change. `moves` are pairs of paths, from staging to the final place."""
 
     record: Record
     moves: list[tuple[str, str]]
@@ -108,7 +108,7 @@ class Ledger:
         self._taken = 0
 
     def recover(self) -> bool:
-        """Put right what the run before has left half done, and find the last record. True: a change was carried out.
+        """Finish or undo what the last run left incomplete, and find the last record. True: a change was finished.
 
         Raises OutputUnusable when a record cannot be read.
         """
@@ -125,7 +125,7 @@ class Ledger:
         return bool(plans)
 
     def _number_in_names(self) -> int:
-        """The highest number in names of files of which there is no record: theirs are not to be replaced."""
+        """The highest number in file names without a record. Those files must not be replaced."""
         paths = (path for table in (MESSAGES, AUDIT, LIVE) for path, _ in self.files.walk(table))
         return max((int(found[1]) for path in paths if (found := re.search(r"(?:^|/)run-(\d+)-", path))), default=0)
 
@@ -153,7 +153,7 @@ class Ledger:
         return (self.last.number if self.last else self._taken) + 1
 
     def commit(self, plan: MovePlan) -> None:
-        """Make a change: when this returns it is complete, and if this process dies in it the next run completes it."""
+        """Make a change. It is complete when this returns; if the process dies first, the next run completes it."""
         self.files.sync(source for source, _ in plan.moves)
         self.files.write(f"{RUNS}/{plan.record.number:06d}.plan", plan.text())
         if not self._carry_out(plan):
@@ -163,13 +163,14 @@ class Ledger:
         self.last = plan.record
 
     def _carry_out(self, plan: MovePlan) -> bool:
-        """Do, or do again, what a plan says. False, and nothing of it is left, when files that it needs are gone."""
+        """Carry out a plan, possibly for the second time. False: files it needs are missing, and the plan was
+        undone."""
         staged = {f"{staging(plan.record.number)}/{path}" for path, _ in self.files.walk(staging(plan.record.number))}
         done = [target for source, target in plan.moves if source not in staged]
         if not all(self.files.exists(target) for target in done):
             self.files.each(self.files.remove, (target for _, target in plan.moves))
             return False
-        # Rows are better missing for a moment than there twice.
+        # Rows may be missing for a moment, but never doubled.
         self.files.each(self.files.remove, plan.removals)
         self.files.each(lambda move: self.files.move(*move), (move for move in plan.moves if move[0] in staged))
         self.files.sync(target for _, target in plan.moves)

@@ -26,10 +26,10 @@ import psutil
 from queues.etl.job.family import descendants, kill
 from queues.processes.processors import BUSY, usage
 
-#: Seconds of a turn, of which a paced job works a part; and between two looks at what others use.
+#: Seconds of a turn, in part of which a paced job works; seconds between two looks at other processes' use.
 TURN = 0.1
 LOOK = 1.0
-#: The share of the machine's processor time that a job gets before it is paused, so that no load starves it.
+#: Share of the machine's processor time that a job always gets, so that no load starves it.
 FLOOR = 0.25
 
 
@@ -38,7 +38,7 @@ def stopped(processes: Sequence[psutil.Process]) -> Iterator[None]:
     """Stop these processes while the context lasts."""
     with ExitStack() as stack:
         for process in processes:
-            stack.callback(_go_on, process)  # first: a signal may come between the two
+            stack.callback(_go_on, process)  # before the stop: a signal may come between the two
             with suppress(psutil.Error):
                 process.suspend()
         yield
@@ -50,8 +50,8 @@ def _go_on(process: psutil.Process) -> None:
 
 
 def pace(parent: int, percent: int, busy: float, floor: float) -> None:
-    """Have what a process has started work so much of the time while others use the share `busy` and it has used the
-    share `floor`, until it ends; not before the standard input ends."""
+    """Pace a process's descendants to `percent` of the time while others use the share `busy` and they have used the
+    share `floor`. Returns when the process and the standard input have ended."""
     begun, pauses, family, session = False, False, descendants(parent), os.getsid(0)
     before, turns = usage(family), 0
     while os.getppid() == parent:
@@ -69,12 +69,12 @@ def pace(parent: int, percent: int, busy: float, floor: float) -> None:
             pauses = begun and percent < 100 and wanted
             family = descendants(parent)
             before, turns = usage(family), 0
-    if session == parent:  # else it is not the job's own
+    if session == parent:  # a session that the job does not lead is not the job's own
         kill(session, family)
 
 
 def others_are_busy(busy: float = BUSY, seconds: float = 0.5) -> bool:
-    """Whether others than this process and what it has started use most of the machine, seen for a moment."""
+    """Measure for a moment whether processes outside this family use most of the machine."""
     family = [psutil.Process(), *descendants(os.getpid())]
     before = usage(family)
     time.sleep(seconds)
@@ -83,8 +83,8 @@ def others_are_busy(busy: float = BUSY, seconds: float = 0.5) -> bool:
 
 @contextmanager
 def paced(percent: int, busy: float = BUSY, floor: float = FLOOR) -> Iterator[Callable[[], None]]:
-    """Child processes end with this process, however that ends. The function that is given has them paced from then on,
-    while the context lasts."""
+    """End child processes with this process, however it ends. The given function starts pacing them until the context
+    ends."""
     words = [str(os.getpid()), str(percent), str(busy), str(floor)]
     pacer = subprocess.Popen([sys.executable, "-m", __spec__.name, *words], stdin=subprocess.PIPE)
     threading.Thread(target=_outlive, args=(pacer,), name="outlive-pacer", daemon=True).start()

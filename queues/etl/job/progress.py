@@ -1,4 +1,4 @@
-"""Telling how far the job has come: JSON lines in a file that the parent follows."""
+"""The job's progress as JSON lines in a file that the parent follows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOK_EVERY = 0.5
 
 
 class ProgressFile:
-    """Writes one line for each thing to tell: `stage`, `result`, `warning` or `error` says what it is."""
+    """Writes one line per event: a `stage`, `result`, `warning` or `error`."""
 
     def __init__(self, path: str) -> None:
         self._file = open(path, "a", buffering=1) if path else None  # noqa: SIM115
@@ -31,13 +31,13 @@ class ProgressFile:
                 self._file.write(json.dumps(line, default=str) + "\n")
 
     def warn(self, text: str) -> None:
-        """Something that an operator should know."""
+        """Warn the operator."""
         self.warnings.append(text)
         self.tell(warning=text)
 
     @contextmanager
     def stage(self, name: str, spark: SparkSession | None = None, total: int = 0) -> Iterator[None]:
-        """A part of the job; while it lasts, tell how many of about `total` rows Spark has read."""
+        """A stage of the job. Reports how many of about `total` rows Spark has read."""
         started = time.monotonic()
         self.tell(stage=name, done=0, total=total)
         ended = threading.Event()

@@ -17,7 +17,7 @@ from queues.etl.job.window import Window
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-#: Bytes from which on a payload is large; and rows with such payloads that are fetched at a time.
+#: Bytes that make a payload large; rows with large payloads fetched at a time.
 LARGE = 32 * 1024
 FETCH_LARGE = 2
 
@@ -30,31 +30,31 @@ CONTENTS = {
     4: "application/vnd.fivewire.celery",
 }
 
-# Times as seconds: the driver makes objects of what it is sent as times, calendars among them. A double has them to the
-# microsecond until the year 2106.
+# Times are read as seconds, because the driver makes calendar objects of times. A double is exact to the microsecond
+# until 2106.
 ARCHIVE = """(select id, queue_id, outcome, attempts, producer_id, consumer_id,
     date_part('epoch', published_at) as published, date_part('epoch', delivered_at) as delivered,
     date_part('epoch', finished_at) as finished, finished_at, due_at, size, key, headers::text as headers, content, job,
     xid, payload, result from queues_archivedmessage) as archive"""
-# A row for each range of slots that was acknowledged together, with the sizes of its messages.
+# One row per range of slots acknowledged together, with the sizes of its messages.
 RANGES = """(select s.first + low as id, s.queue_id, s.outcome, s.producer_id, consumer_id,
     date_part('epoch', s.published_at) as published, date_part('epoch', delivered_at) as delivered,
     date_part('epoch', s.finished_at) as finished, s.finished_at, s.content, job, s.sizes[low + 1:high + 1] as sizes,
     s.xid from queues_archivedsegment s, unnest(s.lows, s.highs, s.consumers, s.delivered, s.jobs)
         as r (low, high, consumer_id, delivered_at, job)) as ranges"""
-#: Columns that messages of segments never have: null in the output.
+#: Columns that are always null for messages in segments.
 NEVER = ("due_at", "key", "headers", "body", "body_json", "result", "result_json")
 AUDIT = """(select chain_id, seq, at, event, record_id as id, sender, recipient, encode(hash, 'hex') as hash
     from queues_audit) as audit"""
-# Messages of a dead letter queue have the reason in a header; those dead in their own queue in the row. The time of the
-# header is cast by Spark, to which a text that is no time is null.
+# In a dead-letter queue the reason is in a header, in the message's own queue it is in the row. Spark casts the
+# header's time; a text that is not a time becomes null.
 LIVE = """(select m.id as place, m.segment, coalesce(m.origin_id, m.id) as id, m.queue_id, m.state, m.attempts,
     m.producer_id, m.published_at, m.due_at,
     m.dead_at, m.headers->'dead-letter'->>'at' as moved_at,
     case when m.state not in (3, 4) then m.headers->'dead-letter'->>'queue' end as moved_from,
     case when m.state in (3, 4) then m.error else m.headers->'dead-letter'->>'error' end as dead_reason,
     octet_length(m.payload) as size, m.key, statement_timestamp() as seen_at from queues_openmessage m) as live"""
-#: The end of ids, which are 64 bits wide.
+#: Above every id. Ids have 64 bits.
 FIRST_ID, LAST_ID = -(2**63), 2**63 - 1
 #: Messages of a segment, at most.
 MAX_SEGMENT = 4096
@@ -83,7 +83,7 @@ class Reader:
         return self.spark.read.jdbc(self._url, source, predicates=list(predicates) or ["false"], properties=properties)
 
     def archive(self, predicates: Sequence[str], payloads: bool) -> DataFrame:
-        """Rows of the archive. Large payloads, which may be whole frames, are read apart, few at a time."""
+        """Rows of the archive. Large payloads are read separately, few at a time."""
         if not payloads:
             return self.table(ARCHIVE, predicates)
         length = "coalesce(octet_length(payload), 0) + coalesce(octet_length(result), 0)"
@@ -92,7 +92,7 @@ class Reader:
         return others.unionAll(large)
 
     def append(self, frame: DataFrame, table: str) -> None:
-        """Put rows into a table."""
+        """Append rows to a table."""
         writable = {name: value for name, value in self._properties.items() if name != "sessionInitStatement"}
         frame.write.jdbc(self._url, table, mode="append", properties={**writable, "batchsize": "1000"})
 
@@ -116,7 +116,7 @@ def messages(
 
 
 def _named(rows: DataFrame, queues: dict[int, str], keys: dict[int, str]) -> DataFrame:
-    """With times, the names of queues, keys and contents, and words for outcomes."""
+    """Add times, names of queues, keys and contents, and words for outcomes."""
     return with_content_names(rows, CONTENTS).withColumns({
         "outcome": _label(f.col("outcome"), OUTCOMES), "queue_name": _name(queues, "queue_id"),
         "producer": _name(keys, "producer_id"), "consumer": _name(keys, "consumer_id"),
@@ -125,15 +125,15 @@ def _named(rows: DataFrame, queues: dict[int, str], keys: dict[int, str]) -> Dat
 
 
 def _name(names: dict[int, str], column: str) -> Column:
-    """The name of a number; null when there is none."""
-    # As one literal, which Spark looks names up in by their hashes: a join would cost a job of its own.
+    """The name of a number; null if it has no name."""
+    # One literal map, which Spark looks up by hash. A join would cost a job of its own.
     text = json.dumps([{"key": number, "value": name} for number, name in sorted(names.items())])
     entries = f.from_json(f.lit(text), "array<struct<key bigint, value string>>")
     return f.map_from_entries(entries)[f.col(column).cast("bigint")]
 
 
 def _messages_of(ranges: DataFrame) -> DataFrame:
-    """The messages of ranges: last, so that all before is done once a range."""
+    """The messages of ranges. This comes last, so that earlier steps run once per range."""
     types = {name: kind for name, kind, _ in schema.MESSAGES}
     kept = [name for name in ranges.columns if name not in ("id", "sizes")]
     slots = ranges.select("id", *kept, f.posexplode("sizes").alias("slot", "size"))
@@ -144,7 +144,7 @@ def _messages_of(ranges: DataFrame) -> DataFrame:
 
 
 def _label(column: Column, labels: Sequence[str]) -> Column:
-    """The label of a small number; the number itself when there is none."""
+    """The label of a small number; the number itself if it has no label."""
     return f.coalesce(f.element_at(f.array(*map(f.lit, labels)), column.cast("int") + 1), column.cast("string"))
 
 
@@ -159,7 +159,7 @@ def audit(reader: Reader, chains: Sequence[Chain], done: dict[str, int]) -> tupl
 
 
 def audit_pieces(chains: Sequence[Chain], done: dict[str, int]) -> list[tuple[int, int, int]]:
-    """Parts of chains that are to be read, as (chain, first seq, seq after the last), none of many rows."""
+    """Short parts of chains to read, as (chain, first seq, seq after the last)."""
     pieces = []
     for chain in chains:
         low = max(done.get(chain.name, 0), chain.end if chain.first is None else chain.first)
@@ -169,7 +169,7 @@ def audit_pieces(chains: Sequence[Chain], done: dict[str, int]) -> list[tuple[in
 
 
 def audit_predicates(pieces: Sequence[tuple[int, int, int]]) -> list[str]:
-    """Conditions, each for one query: small parts go together."""
+    """One condition per query. Small parts share a query."""
     found: list[str] = []
     together: list[str] = []
     rows = 0
@@ -183,12 +183,12 @@ def audit_predicates(pieces: Sequence[tuple[int, int, int]]) -> list[str]:
 
 
 def _live_between(low: int, high: int) -> str:
-    """The live messages with ids from `low` to `high`, and which segments may have them."""
+    """Condition for live messages with ids from `low` to `high`, and for the segments that may have them."""
     return f"place between {low} and {high} and segment between {max(low - MAX_SEGMENT, FIRST_ID)} and {high}"
 
 
 def live(reader: Reader, bounds: Sequence[int], queues: dict[int, str], keys: dict[int, str]) -> DataFrame:
-    """The live messages, each part of them at its own moment; a message that moved meanwhile is there once."""
+    """The live messages. Each part is read at its own moment; a message that moves meanwhile appears once."""
     edges = [FIRST_ID, *bounds]
     ends = [*(bound - 1 for bound in bounds), LAST_ID]
     rows = reader.table(LIVE, [_live_between(low, high) for low, high in zip(edges, ends, strict=True)])

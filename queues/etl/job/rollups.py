@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ACCURACY = 10_000
 PERCENTILES = (50, 95, 99)
-#: Names in a list of those that did most.
+#: Names in a list of the most active.
 TOP = 10
 UNKNOWN = "unknown"
 #: Characters of a queue's name, at most.
@@ -31,7 +31,7 @@ MAX_QUEUE = 255
 
 
 def compute(spark: SparkSession, files: Files, run: int, hours: Iterable[str]) -> DataFrame:
-    """The rollups of these hours (ISO 8601), as the table of drafts has them."""
+    """The rollups of these hours (ISO 8601), with the columns of the drafts table."""
     moments = [datetime.fromisoformat(hour) for hour in sorted(set(hours))]
     finished = _finished(spark, files, moments)
     rows = _counts(finished).join(_reasons(_dead(spark, files, finished, moments)), ["hour", "queue"], "full")
@@ -55,12 +55,12 @@ def _live(spark: SparkSession, files: Files) -> DataFrame:
 
 
 def _nothing(spark: SparkSession, columns: Sequence[schema.Column]) -> DataFrame:
-    """No rows, made without a Python process."""
+    """An empty frame, made without a Python process."""
     return spark.range(0).select(*(f.lit(None).cast(kind).alias(name) for name, kind, _ in columns))
 
 
 def _finished(spark: SparkSession, files: Files, hours: Sequence[datetime]) -> DataFrame:
-    """The messages that were finished in these hours."""
+    """Messages finished in these hours."""
     days = sorted({f"{hour:%Y-%m-%d}" for hour in hours})
     names = set(files.names(MESSAGES))
     paths = [files.url(f"{MESSAGES}/dt={day}") for day in days if f"dt={day}" in names]
@@ -75,7 +75,7 @@ def _queue(name: str, number: str) -> Column:
 
 
 def _dead(spark: SparkSession, files: Files, finished: DataFrame, hours: Sequence[datetime]) -> DataFrame:
-    """Dead letters of these hours: those that lie there, and finished ones whose headers were kept."""
+    """Dead letters of these hours: the live ones, and finished ones with kept headers."""
     header = f.from_json("headers", "`dead-letter` struct<queue string, error string, at string>")["dead-letter"]
     told = finished.select("id", "finished_at", header.alias("told")).select("id", "finished_at", "told.*")
     at = times.told_time("at", "finished_at")
@@ -115,7 +115,7 @@ def _reasons(dead: DataFrame) -> DataFrame:
 
 
 def _top(column: str) -> Column:
-    """The values that a column has most often, as a JSON list; exact unless there are very many values."""
-    most = f.call_function("approx_top_k", f.col(column), f.lit(TOP + 1))  # null is a value to it
+    """A column's most frequent values as a JSON list. Exact unless the column has very many values."""
+    most = f.call_function("approx_top_k", f.col(column), f.lit(TOP + 1))  # it counts null as a value
     named = f.slice(f.filter(most, lambda one: one["item"].isNotNull()), 1, TOP)
     return f.to_json(f.transform(named, lambda one: f.struct(one["item"].alias("name"), one["count"].alias("count"))))

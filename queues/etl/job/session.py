@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 PACKAGE = "org.postgresql:postgresql:42.7.13"
 EXCLUDED = "org.checkerframework:checker-qual"
 
-#: Java's optimizing compiler waits until code has run twenty times as often as by default, so that it compiles what
-#: runs for each row, and little of what plans and starts: that took a third of the processor time of 5 million rows.
+#: Java's optimizing compiler waits twenty times longer than by default. It then compiles the code that runs per row and
+#: skips planning and start, whose compilation took a third of the processor time of 5 million rows.
 COMPILER = (
     "-XX:Tier4InvocationThreshold=100000 -XX:Tier4MinInvocationThreshold=20000 -XX:Tier4CompileThreshold=200000 "
     "-XX:Tier4BackEdgeThreshold=800000"
 )
 
-#: A small run ends before the optimizing compiler, or the classes that Spark writes for its queries, have been of use.
+#: A small run ends before the optimizing compiler and Spark's generated classes pay off.
 SMALL_COMPILER = "-XX:TieredStopAtLevel=1"
 FEW_ROWS = {
     "spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -62,19 +62,20 @@ def settings(config: Config, java_options: str = "", small: bool = False) -> dic
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        # What a run reads and writes is known before: to plan again after each step costs more than it saves.
+        # A run's reads and writes are known before. Planning again after each step costs more than it saves.
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.ansi.enabled": "false",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.sources.partitionOverwriteMode": "static",
-        # Its temporary files go where the job's do. Where it puts shuffled rows is still the operator's to say.
+        # Temporary files go to the job's directory. The operator chooses where shuffled rows go.
         "spark.driver.defaultJavaOptions": f'-Djava.io.tmpdir="{tempfile.gettempdir()}" {compiler} {java_options}',
         "spark.executor.defaultJavaOptions": compiler,
-        # Fewer queues: a file each is open at a time. As many, or more: rows are sorted first, which costs a quarter.
+        # With fewer queues one file per queue is open at a time. With more, rows are sorted first, which costs a
+        # quarter.
         "spark.sql.maxConcurrentOutputFileWriters": "8",
         "spark.sql.shuffle.partitions": str(config.readers),
         "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
-        # Hadoop sets the modes of files and directories itself, by this and not by the process's own mask.
+        # Hadoop sets file modes by this option and ignores the process's umask.
         "spark.hadoop.fs.permissions.umask-mode": f"{_umask():03o}",
         "spark.hadoop.parquet.block.size": str(16 * 2**20),
         "spark.executor.heartbeatInterval": "2s",
@@ -126,7 +127,7 @@ def _start(config: Config, given: dict[str, str]) -> SparkSession:
         raise NoSpark(" ".join(str(error).split())) from error
     except FileNotFoundError as error:
         raise NoJava() from error
-    except Exception as error:  # whatever the gateway raises for what Java has raised
+    except Exception as error:  # the gateway raises many kinds for Java's errors
         raise NoSpark(str(error).strip().split("\n", 1)[0]) from error
     return spark
 

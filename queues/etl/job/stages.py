@@ -21,15 +21,15 @@ from queues.etl.job.reading import Reader
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Says up to which record hours are rolled up, and in which database.
+#: Record up to which hours are rolled up, and the database.
 ROLLED_UP = f"{RUNS}/_rolled_up"
-#: Days of which rollups are computed again in a database that has none of them.
+#: Days whose rollups are computed again in a database that lacks them.
 RECOMPUTED_DAYS = 40
 
 
 @dataclass
 class ExportJob:
-    """One run. Its maker holds the output's lock in `database`. The run reads what was finished up to `end`."""
+    """One run. Its caller holds the output's lock in `database`. It reads messages finished up to `end`."""
 
     config: Config
     spark: SparkSession
@@ -43,7 +43,7 @@ class ExportJob:
         self.ledger = Ledger(self.files)
 
     def run(self) -> dict[str, Any]:
-        """Do it all; returns the figures. Raises EtlError: the next run goes on from the last complete record."""
+        """Run all stages; returns the figures. Raises EtlError: the next run goes on from the last complete record."""
         with self.progress.stage("recovering"):
             if self.ledger.recover():
                 self.progress.warn("The run before was cut off while it put files in place; that was completed first.")
@@ -59,7 +59,7 @@ class ExportJob:
         return {**self.figures, "seconds": self.progress.seconds}
 
     def roll_up(self) -> int:
-        """Compute the hours that have got rows, and those that have got dead letters; returns how many."""
+        """Compute rollups of hours with new rows or new dead letters; returns their number."""
         last = self.ledger.newest
         place = f"{last.state.system}/{last.state.database}"  # rollups depend on what it holds
         if hours := self._hours(last, place):
@@ -71,9 +71,9 @@ class ExportJob:
         return len(hours)
 
     def _hours(self, last: Record, place: str) -> set[str]:
-        """Hours whose rollups in this database are not, or not any more, what the output says."""
+        """Hours whose rollups in this database differ from the output."""
         done, before = (self.files.read(ROLLED_UP).split() if self.files.exists(ROLLED_UP) else ["0", ""])[:2]
-        anew = last.number > 1 and not last.figures.get("window_from")  # in a database that was set back
+        anew = last.number > 1 and not last.figures.get("window_from")  # in a restored database
         elsewhere = before != place or anew
         oldest = (datetime.now(UTC) - timedelta(days=RECOMPUTED_DAYS)).isoformat()
         hours: set[str] = set()
@@ -88,7 +88,7 @@ class ExportJob:
         return hours | rollups.dead_letter_hours(self.spark, self.files, first)
 
     def prove(self, found: Sequence[Chain]) -> list[dict[str, Any]]:
-        """Look at the audit chains, unless they are not to be verified."""
+        """Verify the audit chains, unless the options say not to."""
         if self.config.verify == "none":
             return []
         reader = Reader(self.spark, self.database)

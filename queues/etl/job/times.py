@@ -1,4 +1,4 @@
-"""Times as numbers: of millions of rows, for which Spark's calendar takes long."""
+"""Times as numbers. Spark's calendar is slow for millions of rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAY = 24 * HOUR
 
 
 def whole(time: Column, unit: int) -> Column:
-    """The whole units of so many microseconds from 1970 to a time (UTC); for an earlier one the next lower number."""
+    """Whole units of `unit` microseconds from 1970 to a time (UTC), rounded down."""
     micros = f.unix_micros(time)
     return ((micros - f.pmod(micros, f.lit(unit))) / unit).cast("bigint")
 
@@ -31,7 +31,7 @@ def hour(time: Column) -> Column:
 
 
 def from_seconds(seconds: Column) -> Column:
-    """The time so many seconds after 1970, given as a double, to the microsecond."""
+    """The time that is `seconds` (a double) after 1970, to the microsecond."""
     return f.timestamp_micros(f.floor(seconds * 1e6 + 0.5))
 
 
@@ -40,6 +40,6 @@ TOLD = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?[
 
 
 def told_time(text: str, until: str) -> Column:
-    """The time that a column of a header's texts tells; null for another text, and for a time after that of `until`."""
+    """The time in a column of header texts; null for other texts and for times after `until`."""
     time = f.when(f.col(text).rlike(TOLD), f.col(text)).try_cast("timestamp")
     return f.when(time <= f.col(until), time)

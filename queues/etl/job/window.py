@@ -46,23 +46,23 @@ class Window:
     since: str | None = None
 
     def has(self, xid: int) -> bool:
-        """Whether rows of this transaction belong to the window, `since` left aside."""
+        """Whether rows of this transaction belong to the window, without regard to `since`."""
         return self.after.sees(xid) and not (self.before is not None and self.before.sees(xid))
 
     @property
     def low(self) -> int:
-        """From here on transactions are read in ranges."""
+        """First transaction that is read in ranges."""
         return 0 if self.before is None or self.since is not None else self.before.xmax
 
     @property
     def stragglers(self) -> list[int]:
-        """Transactions below `low` that the window has: they were running when the last one was cut."""
+        """The window's transactions below `low`: those that ran when the last window was cut."""
         if self.before is None or self.since is not None:
             return []
         return sorted(xid for xid in self.before.running if self.has(xid))
 
     def predicates(self, bounds: Iterable[int]) -> list[str]:
-        """SQL conditions, each for one query; together they are the window, and no row meets two of them."""
+        """SQL conditions, one per query. Together they cover the window, and no row meets two."""
         inner = sorted({bound for bound in bounds if self.low < bound < self.after.xmax})
         edges = [self.low, *inner, self.after.xmax]
         found = [self._range(low, high) for low, high in pairwise(edges) if low < high]
@@ -78,7 +78,7 @@ class Window:
         return " and ".join(parts)
 
     def _again(self, low: int, high: int) -> str:
-        """The part of a range that is new or was finished since then."""
+        """The part of a range that is new or was finished after `since`."""
         late = f"finished_at >= timestamptz '{self.since}'"
         if self.before is None:
             return late

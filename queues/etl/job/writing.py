@@ -21,13 +21,13 @@ from queues.etl.job.ledger import staging
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Files of which the footers are read one by one; Spark is faster for more.
+#: Files whose footers are read one by one. For more files Spark is faster.
 FOOTERS = 200
 
 
 @dataclass(slots=True)
 class Written:
-    """A written table: rows, bytes, and the places of its files."""
+    """A written table: rows, bytes, and the paths of its files."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -63,7 +63,7 @@ class Writer:
         self.readers = readers
 
     def write(self, rows: DataFrame, layout: Layout, about: int, names: Mapping[int, str]) -> Written:
-        """Write about so many rows, whose column `owner` is a number: staged files are known by it, others by its name.
+        """Write `about` rows. Staged files are named by the number in column `owner`, final ones by its name.
 
         Raises RowsMissing when not all that were read are in the files.
         """
@@ -85,7 +85,7 @@ class Writer:
         return written
 
     def _count(self, staged: str, time: str, written: Written) -> None:
-        """Count the rows of the files, by hour: as their footers have them, unless a file is of more hours than one."""
+        """Count the files' rows by hour, from the footers where a file has one hour only."""
         paths = [f"{staged}/{path}" for path, _ in self.files.walk(staged) if path.endswith(".parquet")]
         hours: Counter[int] = Counter()
         footers = self.files.footers(paths, time) if len(paths) <= FOOTERS else {}
@@ -103,7 +103,7 @@ class Writer:
         self._check(written)
 
     def write_live(self, rows: DataFrame) -> Written:
-        """Write the live messages, whose files take the place of the last run's."""
+        """Write the live messages. Their files replace the last run's."""
         staged = f"{staging(self.number)}/{LIVE}"
         seen = Observation()
         observed = rows.observe(seen, f.count(f.lit(1)).alias("rows"))
