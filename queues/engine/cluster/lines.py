@@ -1,8 +1,7 @@
-"""Keeps this node's part of `queues_consumer`, the lines of consumers of queues with a single active one.
+"""Keeps this node's part of `queues_consumer`, the order of consumers of queues with a single active consumer.
 
-One job: it writes who has come and who has ended, and tells local queues which of their consumers is active. A handover
-waits here until what the former consumer had is in the store.
-"""
+One job writes arrived and ended consumers, and tells local queues which consumer is active. A handover waits until the
+former consumer's messages are back in the store. """
 
 from __future__ import annotations
 
@@ -13,9 +12,9 @@ from queues.engine.database import Connection
 from queues.engine.node import LocalNode
 from queues.formats.connection_ids import connection_id
 
-#: Seconds between looks for an active consumer that no notification told of.
+#: Seconds between polls for a new active consumer, in case a notification was lost.
 LOOK = 1.0
-#: Seconds until it is looked again whether a former consumer's messages are in the store; whether it has finished them.
+#: Seconds between checks that a former consumer's messages are back in the store, and that it has finished them.
 SOON, FINISHING = 0.002, 0.05
 #: Consumers in one statement.
 MAX_CHANGES = 1000
@@ -29,15 +28,15 @@ class Lines:
         self._changes = schedule.lines
 
     async def run(self, connection: Connection) -> None:
-        """Keep the table for ever; ends by an exception when the connection is lost, and may be run again."""
+        """Keep the table for ever. Raises when the connection is lost, and may be run again."""
         pause: float | None = 0.0
         while True:
             await self._changes.wait(pause)
             pause = await self.write(connection)
 
     async def write(self, connection: Connection) -> float | None:
-        """Write what has changed, and see which consumers are active. Returns the seconds until this is to be done
-        again; None: when something has changed."""
+        """Write changes and read the active consumers. Returns the seconds until the next time; None: at the next
+        change."""
         changes = self._changes
         for queue in [queue for queue in changes.queues if queue.line is None]:
             changes.drop(queue)
@@ -60,8 +59,8 @@ class Lines:
         self._changes.forget()
 
     def _hand_over(self, queue: LocalQueue) -> float:
-        """If the active consumer has ended, and nothing of what it had is under way, the next one may have its turn.
-        Returns the seconds until the queue is to be looked at again."""
+        """Let the next consumer follow when the active one has ended and none of its messages is under way. Returns the
+        seconds until the next check."""
         if queue.line is None or queue.line.former is None:
             return LOOK
         if number := queue.hand_over():

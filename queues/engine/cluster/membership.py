@@ -1,8 +1,6 @@
-"""A node's life, told to the others: it is registered under an advisory lock that dies with its session, and shows four
-times a second that it works.
+"""A node's membership: a row, an advisory lock that ends with the node's session, and a heartbeat four times a second.
 
-The same look finds the nodes that have died, for the reaper. Each second what frozen ones hold others up with is ended.
-"""
+The same statement finds dead nodes for the reaper. Each second the connections of frozen processes are ended. """
 
 from __future__ import annotations
 
@@ -18,22 +16,22 @@ from queues.engine.message import Counts
 from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
 
-#: Seconds between two shows of life, and between two looks for frozen processes.
+#: Seconds between two heartbeats, and between two checks for frozen processes.
 LIVENESS = 0.25
 LOOK = 1.0
-#: Seconds that a process may leave a transaction open without a word; those that it may when the transaction is that
-#: old already, since it had to wait for a lock; and the connections that make them.
+#: Seconds that a transaction may be idle; the same for one that is already older because it waited for a lock; and the
+#: purposes of the connections concerned.
 FROZEN = 10.0
 HELD = 2.0
 WRITING = ["fivewire writer", "fivewire settlements", "fivewire fetcher", "fivewire delays", "fivewire mailboxes"]
-#: Seconds without a word from a node's connection that holds its lock, after which others end that connection: the
-#: process is frozen, and its leases go to those that work.
+#: Seconds of silence after which other nodes end the connection that holds a node's lock. The process is frozen, and
+#: its leases go to working nodes.
 SILENCE = 10.0
 
 
 async def register(connection: Connection, options: EngineOptions, engine: UUID) -> tuple[int, int]:
-    """Make a row for this process and hold its lock on `connection`, whose end is the node's end. Returns the node's
-    id, and a message's that is lower than all that it will store."""
+    """Register this process and lock its row on `connection`; the node ends with that connection. Returns the node's
+    id, and a message id below all that it will store."""
     async with connection.transaction():
         [(id,)] = await connection.fetch("select nextval('queues_node_id_seq')::int")
         await connection.execute("select pg_advisory_lock(%s, %s)", (LOCK_CLASS, id))
@@ -43,12 +41,12 @@ async def register(connection: Connection, options: EngineOptions, engine: UUID)
 
 
 async def end_silent(connection: Connection) -> int:
-    """End the connections that hold the locks of nodes that have been silent for too long; returns how many."""
+    """End the connections that hold the locks of silent nodes; returns how many."""
     return len(await connection.rows("end_silent", {"lock_class": LOCK_CLASS, "silence": SILENCE}))
 
 
 class Liveness:
-    """Shows that this node works, over the connection that holds its lock. Nothing slow goes over it."""
+    """Sends heartbeats over the connection that holds the node's lock. Nothing slow uses that connection."""
 
     def __init__(self, node: LocalNode, counts: Counts, local_queues: Mapping[int, LocalQueue], reaper: Reaper) -> None:
         self._node = node
@@ -57,7 +55,7 @@ class Liveness:
         self._reaper = reaper
 
     async def run(self, connection: Connection) -> None:
-        """Show it for ever; ends by an exception when the connection is lost."""
+        """Send heartbeats for ever. Raises when the connection is lost."""
         looked = -LOOK
         while True:
             asked = now()

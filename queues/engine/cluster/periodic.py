@@ -1,6 +1,6 @@
-"""Periodic work: delays end, messages expire, counts are folded, the archive's partitions are kept.
+"""Periodic work: release delayed messages, expire messages, fold counts, keep the archive's partitions.
 
-Any node may do each of these at any time: the statements lock what they change, and skip what others have locked.
+Any node may do any of it at any time, because the statements lock what they change and skip what others have locked.
 """
 
 from __future__ import annotations
@@ -29,36 +29,37 @@ from queues.engine.rowwise import Rows, Rowwise
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between looks at each thing. What this node delays itself is looked for when it becomes due.
+#: Seconds between runs of each task. Messages that this node delayed are released when they become due.
 DUE = 0.25
 SWEEP = 1.0
-#: Seconds between looks at everything that is due, or expired: a transaction that is longer may commit some late.
+#: Seconds between full searches for due and expired messages. A longer transaction may commit some late.
 ALL_DUE = 5.0
 ALL_EXPIRED = 30.0
 EVER = "-infinity"
 SEAL = 0.5
-#: Idle subscriptions that a line names.
+#: Idle subscriptions named in a log line.
 MAX_NAMED = 10
-#: The trouble of /readyz while a chain is broken that the journal waits for.
+#: The trouble in /readyz while the journal waits for a broken chain.
 SEALING = Trouble("The audit journal is not sealed", "journal")
-#: Seconds between two samples of the queues, and within which nodes come one after the other.
+#: Seconds between two samples of the queues, and seconds over which the nodes' turns are spread.
 SAMPLES, SPREAD = 60.0, 1.0
 PARTITIONS = 3600.0
 PARTITIONS_AGAIN = 60.0
 #: Ids of letters, and lines of workers, forgotten in one transaction.
 FORGOTTEN = 10_000
-#: Looks at a slot in its turn to be emptied, at least, and segments and messages unpacked by each: what is left of very
-#: many is most often settled meanwhile, or the slot is emptied a turn later.
+#: Least number of passes over a partition in its turn, and segments and messages that a pass unpacks. Most messages are
+#: settled meanwhile; otherwise the next turn empties the partition.
 LOOKS, UNPACKED, UNPACKED_MESSAGES = 5, 5000, 20_000
-#: Bytes of a slot from which on turns take so many seconds, until none has an eighth of it.
+#: Bytes of a partition that shorten the turns, and the seconds of a shortened turn. Turns stay short until no partition
+#: has an eighth of the bytes.
 LARGE, SHORT_TURN = 64 << 20, 1.0
-#: Tallies older than this many folds are committed, but for those of long transactions, which are found when
-#: everything that is expired is looked for: the search for new ones starts after them.
+#: The search for new tallies skips those older than this many folds. The full search finds late ones of long
+#: transactions.
 FOLDS_BEHIND = 30
 
 
 async def in_thread(work: Callable[[], None], failed: str, patience: float | None = None) -> None:
-    """Have something done in a thread. Its failure is logged, and told by `failed`: the next turn does the rest."""
+    """Run a function in a thread. A failure is logged and passed to `failed`; the next turn does the rest."""
     try:
         async with asyncio.timeout(patience):
             await asyncio.to_thread(work)
@@ -67,8 +68,8 @@ async def in_thread(work: Callable[[], None], failed: str, patience: float | Non
 
 
 class Maintenance:
-    """Each method runs for ever on a connection, and ends by an exception when that is lost. `turn` is held while
-    statements go to the connection that several jobs share."""
+    """Each method runs for ever on a connection and raises when that is lost. `turn` guards the connection that several
+    jobs share."""
 
     def __init__(
         self, options: EngineOptions, node: LocalNode, counts: Counts, health: Health, turn: asyncio.Lock,
@@ -81,7 +82,7 @@ class Maintenance:
         self.max_length = max_length
         self.ready_everywhere = ready_everywhere
         self._turn = turn
-        #: When to look at delayed messages next; set when that is sooner.
+        #: Time of the next look at delayed messages, and the event that it became sooner.
         self._next_look = 0.0
         self._sooner = asyncio.Event()
         self._due = Rowwise("due_ids", "delayed message", health)
@@ -89,7 +90,7 @@ class Maintenance:
         self._tallies = Rowwise("tallied_queues", "count of a queue", health, letters=False)
         #: Whether turns are shortened.
         self._hastened = False
-        #: Slots that could not be emptied: tallies there are folded like others.
+        #: Partitions that could not be emptied. Their tallies are folded like others.
         self._stuck: set[int] = set()
         self._open = Rowwise("slot_segments", "segment whose turn is over", health, letters=False)
         self._idle = Rowwise("idle_subscription_ids", "removal of an idle subscription", health, letters=False)
@@ -109,13 +110,13 @@ class Maintenance:
                 await self._until_due(min(until_tick(DUE), max(0.002, left if left is not None else DUE)))
 
     def due_in(self, delay: float) -> None:
-        """This node has stored a message that becomes due after so many seconds."""
+        """Take note of a stored message that becomes due after `delay` seconds."""
         if (at := now() + delay) < self._next_look:
             self._next_look = at
             self._sooner.set()
 
     async def _until_due(self, seconds: float) -> None:
-        """Wait so long, or until a message is due that was stored since the last look."""
+        """Wait up to `seconds`, or until a message stored meanwhile is due."""
         self._next_look = min(self._next_look, now() + seconds)
         while (left := self._next_look - now()) > 0:
             self._sooner.clear()
@@ -126,7 +127,7 @@ class Maintenance:
         rows = await self._all_but(connection, self._due, "promote_due", limit=ROWS_PER_STATEMENT, since=since)
         for queue, low, drops in rows:
             self.ready_everywhere(queue, low)
-            if drops:  # while they were delayed, there may have been none that could be dropped
+            if drops:  # delayed messages could not be dropped for the queue's maximum length
                 await self.max_length.keep(connection, queue)
         return rows
 
@@ -139,18 +140,18 @@ class Maintenance:
             self.health.end(SEALING)
 
     async def keep_audit(self, _: Connection) -> None:
-        """Have the audit chains looked after, in a thread: anchors, partitions, retention."""
+        """Maintain the audit chains in a thread: anchors, partitions, retention."""
         look_after = self.options.look_after_audit
         while look_after is not None:
             await asyncio.sleep(self.options.audit_interval)
             await in_thread(look_after, "maintenance of the audit chains failed")
 
     async def keep_samples(self, _: Connection) -> None:
-        """Have the queues' history noted at the beginning of each minute, in a thread."""
+        """Sample the queues' history at the beginning of each minute, in a thread."""
         take_sample = self.options.take_sample
         while take_sample is not None:
             await asyncio.sleep(SAMPLES - time.time() % SAMPLES + random.uniform(0, SPREAD))
-            await in_thread(take_sample, "no sample of the queues was taken")  # the next one covers this minute too
+            await in_thread(take_sample, "no sample of the queues was taken")  # the next sample covers this minute, too
 
     async def sweep(self, connection: Connection) -> None:
         """Every second: remove expired messages, fold tallies."""
@@ -175,7 +176,7 @@ class Maintenance:
             await asyncio.sleep(until_tick(SWEEP))
 
     async def rotate(self, connection: Connection) -> None:
-        """Empty the tables of each slot when its turn is over; `sweep` folds tallies that cannot be truncated."""
+        """Empty each partition's tables when its turn is over. `sweep` folds tallies that cannot be truncated."""
         last, full = 0, list[Callable[[Connection, int], Awaitable[bool]]]()
         while True:
             await asyncio.sleep(until_tick(min(SWEEP, self.node.turn / LOOKS)))
@@ -188,7 +189,7 @@ class Maintenance:
             await self._pace_turns(connection)
 
     async def _pace_turns(self, connection: Connection) -> None:
-        """Shorten turns while much is stored: tables that stay in the server's memory cost it fewer writes."""
+        """Shorten turns while partitions are large. Tables that stay in the server's memory cost fewer writes."""
         async with self._turn:
             [(size,)] = await connection.rows("slot_bytes", {"slots": SLOTS})
         if size > LARGE and not self._hastened:
@@ -199,7 +200,8 @@ class Maintenance:
             self._hastened = False
 
     async def _rotate_segments(self, connection: Connection, slot: int) -> bool:
-        """Give the open messages of a slot rows; if it has none, truncate its segments: True if that was done."""
+        """Unpack a partition's open messages into rows. Without open messages, truncate its segments; returns whether
+        it did."""
 
         async def unpack(which: dict[str, Any]) -> Rows:
             some = {"slot": slot, "limit": UNPACKED, "messages": UNPACKED_MESSAGES}
@@ -207,21 +209,21 @@ class Maintenance:
 
         async with self._turn:
             rows = await self._open.run(connection, unpack, slot=slot)
-        if sum(row[0] for row in rows):  # a statement that began before may read them in their old place
+        if sum(row[0] for row in rows):  # an older statement may still read them in the old place
             return False
         async with self._turn:
             [(emptied,)] = await _at_once(connection, "rotate_segments", slot=slot)
         return bool(emptied)
 
     async def _rotate_tallies(self, connection: Connection, slot: int) -> bool:
-        """Fold the tallies of a slot and truncate them: True if that was done."""
+        """Fold and truncate a partition's tallies; returns whether it did."""
         try:
             async with self._turn:
                 [(emptied,)] = await _at_once(connection, "rotate_tallies", slot=slot)
         except Exception as error:
             if fault_of(error, connection) is not Fault.BAD:
                 raise
-            emptied = False  # `sweep` folds them queue by queue, and tells which one cannot be
+            emptied = False  # `sweep` folds them queue by queue and isolates the faulty one
             self._stuck.add(slot)
         if emptied:
             self._stuck.discard(slot)
@@ -229,7 +231,7 @@ class Maintenance:
 
     @staticmethod
     async def _all_but(connection: Connection, units: Rowwise, name: str, **parameters: Any) -> Rows:
-        """Run one of the named statements over all units but those that fail."""
+        """Run a named statement over all units except failing ones."""
 
         async def run(which: dict[str, Any]) -> Rows:
             return await connection.rows(name, parameters | which)
@@ -237,14 +239,14 @@ class Maintenance:
         return await units.run(connection, run, **parameters)
 
     async def keep_partitions(self, connection: Connection) -> None:
-        """Make the archive's partitions ahead, drop old ones, and drop idle subscriptions if they are to go."""
+        """Create the archive's partitions ahead, and drop old partitions and idle subscriptions."""
         while True:
             pause = PARTITIONS
             try:
                 await self._apart(connection, "make_partitions")
                 if days := self.options.archive_days:
                     await self._apart(connection, "drop_partitions", days=days)
-            except LockNotAvailable:  # the archive is being read, and acknowledgements are not to wait for that
+            except LockNotAvailable:  # the archive is being read, and acknowledgements must not wait for that
                 pause = PARTITIONS_AGAIN
             if days := self.options.archive_days:
                 await self._apart(connection, "drop_old_log_lines", FORGOTTEN, days=days)
@@ -254,7 +256,7 @@ class Maintenance:
             await asyncio.sleep(pause)
 
     async def _end_idle(self, connection: Connection, days: int) -> None:
-        """Tell which subscriptions will end, and end those whose time has come."""
+        """Announce the end of idle subscriptions, and delete those whose time has come."""
         notice = notice_days(days, self.options.idle_subscription_notice)
         rows = await self._apart(connection, "warn_idle_subscriptions", days=days, notice=notice)
         if rows and notice:
@@ -263,15 +265,14 @@ class Maintenance:
             await self._apart(connection, "drop_idle_subscriptions", 1, self._idle, days=days)
 
     async def _forget_letters(self, connection: Connection) -> None:
-        """Forget the ids of letters that were sent before the dedupe window."""
+        """Delete ids of letters older than the dedupe window."""
         await self._apart(connection, "forget_letters", FORGOTTEN, window=self.options.dedupe_window)
 
     async def _apart(
         self, connection: Connection, name: str, limit: int = 0, units: Rowwise | None = None, **parameters: Any
     ) -> Rows | None:
-        """Run one of the named statements; its failure keeps no other from being run. With a `limit` it
-        removes so many rows at a time, those that fail of `units` excepted, and others have their turn between.
-        Returns the last rows; None after a failure."""
+        """Run a named statement; a failure stops no other. With a `limit` it removes that many rows at a time, without
+        failing `units`, and lets others run in between. Returns the last rows; None after a failure."""
         parameters |= {"limit": limit} if limit else {}
         gone, rows = limit, Rows()
         try:
@@ -295,12 +296,12 @@ class Maintenance:
 
 
 def notice_days(days: int, notice: int) -> float:
-    """Days for which the end of an idle subscription is told: half of its time at most."""
+    """Days between announcement and end of an idle subscription: at most half of its idle limit."""
     return min(notice, days / 2)
 
 
 def told_idle(days: int, rows: Rows) -> str:
-    """A sentence about subscriptions that were noted to end: their ids, topics and times."""
+    """A sentence about subscriptions that will end: ids, topics and times."""
     named = ", ".join(f"{id} of {bytes(topic).decode('utf-8', 'replace')!r}" for id, topic, _ in rows[:MAX_NAMED])
     more = f" and {len(rows) - MAX_NAMED:,} more" if len(rows) > MAX_NAMED else ""
     first = min(ends_at for _, _, ends_at in rows)
@@ -311,8 +312,8 @@ def told_idle(days: int, rows: Rows) -> str:
 
 
 async def _at_once(connection: Connection, name: str, **parameters: Any) -> Rows:
-    """Run a statement that locks tables: without a transaction of this process's, which could keep them locked while
-    others have their turn here."""
+    """Run a table-locking statement in autocommit. A transaction of this process could keep the lock while other jobs
+    run."""
     return await connection.rows(name, parameters, prepare=False)
 
 
@@ -324,7 +325,7 @@ async def _scan(connection: Connection, name: str, parameters: dict[str, Any]) -
 
 
 def _next_look(looked: float, mark: str, every: float) -> tuple[float, str]:
-    """When everything was or is looked at, and from when on the next look needs to: what an old transaction keeps of
-    gone messages is not walked over each time."""
+    """Time of the last full search, and the start of the next partial one. Partial searches skip dead rows that an old
+    transaction keeps."""
     time = now()
     return (time, EVER) if time - looked >= every else (looked, mark)

@@ -1,9 +1,8 @@
-"""A node's leases return to their queues when the node ends: by itself, by its successor on this host, or by any
-other node, which runs the reaper.
+"""Returns a node's leases to their queues when it ends: by itself, by its successor on the host, or by another node's
+reaper.
 
-A node is dead once its advisory lock is free. Nodes agree on who reaps by that lock, and what a dead node has under way
-at the server is waited for.
-"""
+A node is dead once its advisory lock is free. The same lock decides who reaps. The reaper waits for the dead node's
+running transactions. """
 
 from __future__ import annotations
 
@@ -25,9 +24,9 @@ from queues.engine.health import Health
 from queues.engine.message import Counts
 from queues.engine.rowwise import Rows, Rowwise
 
-#: The first key of every node's advisory lock; the second is the node's id.
+#: First key of a node's advisory lock. The second is the node's id.
 LOCK_CLASS = 74657
-#: As in the function queues_may_lease: held shared by each statement that leases to the node.
+#: Lock class as in the function queues_may_lease. Each statement that leases to the node holds it shared.
 LEASES_CLASS = 74658
 
 
@@ -38,18 +37,18 @@ class Reaper:
         self._counts = counts
         self._health = health
         self._dead: asyncio.Queue[int] = asyncio.Queue()
-        #: Those in the queue.
+        #: Nodes in the queue.
         self._found: set[int] = set()
 
     def found(self, nodes: Iterable[int]) -> None:
-        """Queue dead nodes, to be reaped."""
+        """Queue dead nodes for reaping."""
         for node in nodes:
             if node not in self._found:
                 self._found.add(node)
                 self._dead.put_nowait(node)
 
     async def run(self, connection: Connection) -> None:
-        """Reap for ever; ends by an exception when the connection is lost."""
+        """Reap for ever. Raises when the connection is lost."""
         self._found.clear()
         while True:
             node = await self._dead.get()
@@ -65,10 +64,9 @@ async def dead_nodes(connection: Connection) -> list[int]:
 async def settle_predecessors(
     connection: Connection, host: str, pids: list[int], health: Health, patience: float = 2.0
 ) -> None:
-    """Before this process begins: return the leases of its earlier lives and dead neighbours, so that nothing
-    new overtakes it. `pids` are backends of this process's lost connections; the server may not know that they are.
-    Leases that cannot be returned keep no process from its work: the reaper tries again.
-    """
+    """Before this process starts, return the leases of its earlier runs and dead neighbours, so that new messages do
+    not overtake them. `pids` are backends of lost connections, whose end the server may not have noticed. Leases that
+    cannot be returned are left to the reaper. """
     if pids:
         await connection.run("end_sessions", {"pids": pids})
     deadline = monotonic() + patience
@@ -92,8 +90,7 @@ async def reap(connection: Connection, node: int, health: Health) -> bool:
     """Return the leases of a dead node, forget it, and tell every node. A message that cannot be given back
     becomes a dead letter; if not even that works, it stays leased.
 
-    Returns False when the node lives after all, another one is at it, or some of its messages are locked.
-    """
+    Returns False if the node is alive, another node reaps it, or some of its messages are locked. """
 
     async def take(which: dict[str, Any], step: Callable[[dict[str, Any]], Awaitable[bool]]) -> Rows:
         async with connection.transaction():
@@ -122,21 +119,21 @@ async def reap(connection: Connection, node: int, health: Health) -> bool:
 
 
 async def leave(connection: Connection, node: int, health: Health, drained: bool) -> None:
-    """Forget this node, and return the leases that it has not handed back; its lock goes with its connection. A
-    node that is `drained` skips the search when the counts say that nothing is leased at all."""
+    """Unregister this node and return its remaining leases. Its lock ends with its connection. A `drained` node skips
+    the search if the counts show no lease at all."""
     async with connection.transaction():
         [(leased,)] = await connection.rows("any_leased")
         await _forget(connection, node, health, ALL if leased or not drained else None, ALL, leaves=True)
 
 
 async def _await_transactions(connection: Connection, node: int) -> None:
-    """Wait for the transactions of a node that are under way: they may lease still."""
+    """Wait for a node's running transactions, which may still lease."""
     await connection.execute("select pg_advisory_xact_lock(%s, %s)", (LEASES_CLASS, node))
 
 
 async def _unpack(connection: Connection, node: int, which: dict[str, Any], news: Announcer) -> int:
-    """Return a node's segments, `which` of them: whole ones, and of those that are settled in part the open messages as
-    rows of their own. Returns how many segments are locked and left."""
+    """Return the segments `which` of a node. A partly settled one is unpacked into rows. Returns the number of locked
+    segments left."""
     for queue, low in await connection.rows("release_segments", {"node": node} | which, prepare=False):
         news.ready(queue, low)
     [(locked,)] = await connection.rows("unpack_node", {"node": node} | which, prepare=False)
@@ -147,9 +144,9 @@ async def _forget(
     connection: Connection, node: int, health: Health, which: dict[str, Any] | None, packed: dict[str, Any], *,
     leaves: bool,
 ) -> bool:  # fmt: skip
-    """Return a node's leases, `which` of them (None: there are none), those in its `packed` segments too, and delete it
-    unless that was a part. Its transactions under way are waited for. Locked messages are left, and the node with them,
-    so that nothing waits for them: False, and it is to be tried again."""
+    """Return a node's leases (`which`, None: it has none; and those in `packed` segments), and delete the node unless
+    that was a part. Waits for its running transactions. False: locked messages were left, and so was the node; try
+    again."""
     await _await_transactions(connection, node)
     news, left = Announcer(health), 0
     if which is not None:

@@ -1,8 +1,7 @@
-"""Hands back messages of queues without consumers here, and looks for messages that no notification told of.
+"""Returns messages of queues without consumers on this node, and polls for messages in case a notification was lost.
 
-One job, eight times a second. It tells the other nodes which queues this one no longer serves, raises the low
-watermarks of quiet queues, and notes which subscriptions are used.
-"""
+One job runs eight times a second. It also announces queues that this node no longer serves, raises the low watermarks
+of quiet queues, and records used subscriptions. """
 
 from __future__ import annotations
 
@@ -24,13 +23,13 @@ from queues.engine.health import Health
 from queues.engine.isolation import carry_out, halves
 from queues.engine.node import LocalNode
 
-#: Seconds between rounds, between looks for messages that no notification told of, and between notes of use.
+#: Seconds between rounds, between polls for messages, and between records of use.
 TIDY, UNSEEN, TOUCH = 0.125, 5.0, 60.0
 #: Queues in one statement.
 TOGETHER = 1000
-#: When more queues are served here, the counts of all are read to see which have messages.
+#: With more served queues, all counts are read at once to find those with messages.
 MANY = 1000
-#: Seconds until a queue is tidied again for which that failed.
+#: Seconds until a queue is tried again after a failure.
 UNTIDY = 60.0
 
 
@@ -40,7 +39,7 @@ def _ids(queues: list[LocalQueue]) -> str:
 
 @dataclass(eq=False, repr=False)
 class Tidying:
-    """The job's state. `turn` is held while statements go to the connection that several jobs share."""
+    """The job's state. `turn` guards the connection that several jobs share."""
 
     _node: LocalNode
     _health: Health
@@ -49,7 +48,7 @@ class Tidying:
     _turn: asyncio.Lock
 
     async def run(self, connection: Connection) -> None:
-        """Tidy for ever; ends by an exception when the connection is lost."""
+        """Tidy for ever. Raises when the connection is lost."""
         rounds = 0
         for buffer in self._local_queues.queues.values():
             buffer.interest.tidy_soon()
@@ -66,7 +65,7 @@ class Tidying:
                 await self._touch_subscriptions(connection, time)
 
     def _cold(self, time: float) -> list[LocalQueue]:
-        """Empty the buffers that are not consumed from any more, or too slowly; those that are due again are noted."""
+        """Empty buffers without consumers or with too slow ones, and schedule their next check."""
         cold: list[LocalQueue] = []
         for at, buffer in self._local_queues.schedule.idle.due(time):
             if not buffer.interest.begin_look(at):
@@ -85,7 +84,7 @@ class Tidying:
         return cold
 
     async def _leave(self, connection: Connection, cold: list[LocalQueue]) -> None:
-        """Tell the other nodes that these queues are not served here any more."""
+        """Tell other nodes that this one no longer serves these queues."""
         left: set[LocalQueue] = set()
 
         async def leave(some: list[LocalQueue]) -> None:
@@ -100,16 +99,16 @@ class Tidying:
         try:
             await self._each(connection, "end of interest in a queue", cold, leave)
         finally:
-            for buffer in cold:  # to be said again, later
+            for buffer in cold:  # announced again later
                 if buffer not in left:
                     buffer.interest.tell(True)
                     buffer.interest.look_at(now() + UNTIDY)
-        back = [buffer for buffer in left if buffer.interest.known]  # said before the drop, perhaps
+        back = [buffer for buffer in left if buffer.interest.known]  # perhaps announced before the drop
         for buffer in await self._each(connection, "interest in a queue", back, serve):
             buffer.interest.tell(False)  # announced again with the next claim
 
     async def _raise_floors(self, connection: Connection, time: float) -> None:
-        """After the last claim nothing else looks whether an earlier id has become visible since."""
+        """After the last claim, only this finds an earlier id that became visible later."""
         quiet = [buffer for buffer in self._fetcher.lagging() if not buffer.backlog.unclaimed]
         await self._each(connection, "look below a floor", quiet, partial(self._raise_some, connection, time))
 
@@ -152,7 +151,7 @@ class Tidying:
                 claim(await connection.rows("unseen_of_many"))
 
     def _look_for_dead_letters(self) -> None:
-        """Consumers that wait for dead letters ask again, in case a notification was lost."""
+        """Have consumers that wait for dead letters ask again, in case a notification was lost."""
         for buffer in self._local_queues.dead_letters.values():
             if buffer.demand:
                 buffer.more_in_store(FIRST)
@@ -168,9 +167,8 @@ class Tidying:
         self, connection: Connection, unit: str, buffers: Iterable[LocalQueue],
         write: Callable[[list[LocalQueue]], Awaitable[None]], together: int = TOGETHER,
     ) -> list[LocalQueue]:  # fmt: skip
-        """Do something for queues, so many together, on the shared connection in its turn. A queue for which it cannot
-        be done is counted as `unit`, and costs the others nothing; these are returned. Raises the error by which the
-        server refuses for now."""
+        """Call `write` for batches of queues on the shared connection. A failing queue is counted as `unit`, left out,
+        and returned. Raises the server's error of a temporary refusal."""
         failed: list[LocalQueue] = []
         waiting = list(buffers)
         parts = deque(waiting[start : start + together] for start in range(0, len(waiting), together))

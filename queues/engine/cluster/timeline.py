@@ -1,4 +1,4 @@
-"""Whether the store still has the past that this process knows.
+"""Checks that the store still has the history that this process knows.
 
 After a failover to an asynchronous standby, or when a backup was restored, the store lacks the last confirmed messages,
 and gives their ids to other messages. An acknowledgement of a delivery made before would then settle a message that no
@@ -24,7 +24,7 @@ from queues.engine.node import LocalNode
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between looks at the store's past and its clock.
+#: Seconds between checks of the store's history and clock.
 KNOWN = 60.0
 ANOTHER_PAST = "the database has another past than this process knew, and earlier deliveries are not settled any more"
 #: Steps of a sequence that one statement takes.
@@ -32,7 +32,7 @@ MAX_STEPS = 1_000_000
 
 
 class Reading(NamedTuple):
-    """One look at the store. None: the role may not see it; `clock` makes a monotonic time one of the server's."""
+    """One reading of the store. None: the role may not see it. `clock` converts a monotonic time to the server's."""
 
     system: int | None
     timeline: str | None
@@ -44,7 +44,7 @@ class Reading(NamedTuple):
 
 
 async def read(connection: Connection) -> Reading:
-    """Look at the store."""
+    """Read the store's marks."""
     system = None
     [(shown,)] = await connection.fetch("select has_function_privilege('pg_control_system()', 'execute')")
     if shown:
@@ -55,8 +55,8 @@ async def read(connection: Connection) -> Reading:
 
 
 def broken_by(known: Reading, last_id: int, reading: Reading) -> str | None:
-    """The sign that the store has another history than the known one, in which messages had ids up to the last; None:
-    none was found."""
+    """Evidence that the store's history differs from the known one, whose messages had ids up to `last_id`. None: no
+    evidence."""
     for name, before, after in (
         ("system identifier", known.system, reading.system),
         ("timeline", known.timeline, reading.timeline),
@@ -73,7 +73,7 @@ def broken_by(known: Reading, last_id: int, reading: Reading) -> str | None:
 
 
 def _lost(lost_from: float | None) -> str:
-    """What the store lacks of that which this process has confirmed, in words."""
+    """In words: what this process confirmed and the store lacks."""
     if lost_from is None:
         return "it has all that this process had confirmed"
     first = f"{datetime.fromtimestamp(lost_from, UTC):%Y-%m-%d %H:%M:%S.%f} UTC" if lost_from else "the first one"
@@ -87,8 +87,8 @@ async def _advance(connection: Connection, sequence: str, steps: int) -> None:
 
 @dataclass(eq=False, repr=False)
 class Timeline:
-    """The store's past and its clock, read at each connect and then once a minute. `last_id()` is the last message id
-    that is known here; `forget(connection)` is called when the store has another past."""
+    """The store's history and clock, read at each connect and once a minute. `last_id()` gives the last message id
+    known here; `forget(connection)` is called when the history differs."""
 
     _name: str
     _counts: Counts
@@ -97,16 +97,16 @@ class Timeline:
     _last_id: Callable[[], int]
     _forget: Callable[[Connection], Awaitable[None]]
     _confirmed: Sequence[Confirmations] = ()
-    #: The past as this process knows it, and the last message id that it has seen, without its priority.
+    #: The known history, and the last seen message id without its priority.
     _known: Reading | None = None
     _seen: int = 0
-    #: The first finding, until the past is known anew: the work that follows hides it, and may be cut off.
+    #: The first evidence, kept until the new history is known, because later work hides it and may be cut off.
     _broken_by: str | None = None
-    #: When and why the store was found to have lost what was confirmed, the last time; for operators.
+    #: Time and reason of the last loss of confirmed messages, for operators.
     rewritten: str = ""
 
     async def check(self, connection: Connection) -> None:
-        """Compare the store with the known one. When it is another, nothing that is remembered of messages is used."""
+        """Compare the store with the known history. If it differs, all that is remembered of messages is dropped."""
         self._seen = max(self._seen, self._last_id())
         reading = await self._read(connection)
         if self._known is not None and self._broken_by is None:
@@ -138,12 +138,12 @@ class Timeline:
         return reading
 
     def _know(self, reading: Reading) -> None:
-        """From now on this is the past."""
+        """Take this as the known history."""
         self._known, self._broken_by = reading, None
         self._seen = max(self._seen, reading.last_id)
 
     async def _move_on(self, connection: Connection, reading: Reading) -> None:
-        """See that no id which this process has seen, of a message or a node, is given again."""
+        """Advance the sequences, so that no message or node id that this process has seen is used again."""
         missing = max(0, self._seen + ROWS_PER_STATEMENT - reading.last_id)
         await _advance(connection, "queues_message_id", -(-missing // ROWS_PER_STATEMENT))
         [(last,)] = await connection.fetch("select coalesce(pg_sequence_last_value('queues_node_id_seq'), 0)")

@@ -42,30 +42,32 @@ from queues.engine.publish.routing import UNKNOWN, Routing
 from queues.engine.settle.audited_queues import KeyNames, queue_chain
 from queues.engine.settle.segments import OpenSegments
 
-#: A part of a batch: publishers, and their groups.
+#: A part of a batch: publishers with their groups.
 Work = list[tuple[Publisher, list[PublishGroup]]]
 
 
-#: A transaction that is not finished has stored a message with this key.
+#: An open transaction has stored a message with this key.
 KEY_HELD = psycopg.errors.LockNotAvailable
 KEY_IS_HELD = "an unfinished transaction holds the key"
-#: The topology's lock first, which may take its time; then only so long for a key, since others wait for that lock.
+#: The topology's lock may be waited for long. A key is waited for briefly, because others then wait for the topology's
+#: lock.
 KEY_TIMEOUT = b"select queues_topology_version(), set_config('lock_timeout', '20ms', true)"
 NO_KEY_TIMEOUT = b"set local lock_timeout to default"
-#: Seconds between two tries, and for which a batch is tried in all while keys of it are held.
+#: Seconds between two tries of a batch with locked keys, and seconds for all tries.
 KEY_PAUSE = 0.02
 KEY_PATIENCE = 0.3
-#: After a wait for held keys the writer waits for none for this many times as long.
+#: After a wait for locked keys the writer does not wait again for this many times as long.
 KEY_REST = 10
-#: Publishers that are remembered, and bytes of their destinations' names. Connections hold those that they use.
+#: Limits of the publisher cache: publishers, and bytes of their destinations' names. Connections keep their own
+#: references.
 MAX_PUBLISHERS = 100_000
 MAX_PUBLISHER_BYTES = 32 << 20
-#: The trouble of /readyz while the writer cannot write.
+#: The trouble in /readyz while the writer cannot write.
 STORING = Trouble("Publishes are not stored", "publishes")
 
 
 class KeyIsHeld(Exception):
-    """An unfinished transaction holds the key of one of these messages."""
+    """An open transaction holds the key of one of these messages."""
 
 
 @dataclass(eq=False, repr=False)
@@ -98,28 +100,28 @@ class PublishWriter:
     _publishers: Cache[tuple[Destination, int | None], Publisher] = field(default_factory=lambda: Cache(
         MAX_PUBLISHERS, MAX_PUBLISHER_BYTES, lambda at, _: 400 + len(at[0].name), lambda one: not one.groups
     ))  # fmt: skip
-    #: The batch being written, in parts: one, unless some message cannot be stored.
+    #: The batch being written: one part, or several after a message could not be stored.
     _taken: deque[Work] = field(default_factory=deque)
     _taken_bytes: int = 0
     #: The last message id that was stored, without its priority.
     last_id: int = 0
     _open: OpenBatch = field(default_factory=OpenBatch)
-    #: Keys that another transaction was found to hold, of the batch that is being written.
+    #: Keys of the current batch that another transaction holds.
     _held_keys: set[str] = field(default_factory=set)
-    #: When waiting for held keys of this batch began; until when there is no more of that.
+    #: Start of the wait for this batch's locked keys, and the time before which there is no further wait.
     _waits_since: float | None = None
     _rests_until: float = 0.0
     _backoff: StoreBackoff = field(default_factory=StoreBackoff)
-    #: Since when (monotonic) something taken waits for the database.
+    #: Monotonic time since which a taken batch waits for the database.
     waiting_since: float | None = None
-    #: What was confirmed last.
+    #: The last confirmed commit.
     confirmed: Confirmations = field(default_factory=Confirmations)
     _names: KeyNames = field(default_factory=KeyNames)
-    #: The version of the topology whose changes of audited queues are in their chains.
+    #: The topology's version up to which changes of audited queues are in their chains.
     _sealed: int = UNKNOWN
 
     def publisher(self, destination: Destination, key: int | None = None) -> Publisher:
-        """The publisher for a destination, of producers with this API key: one for every message."""
+        """The publisher for a destination and an API key."""
         found = self._publishers.get((destination, key))
         if found is None:
             found = Publisher(self._open, destination, key)
@@ -137,7 +139,7 @@ class PublishWriter:
         return not self._open.publishers and not self._taken
 
     async def run(self, connection: Connection) -> None:
-        """Write for ever; ends by an exception when the connection is lost, and may be run again with another."""
+        """Write for ever. Raises when the connection is lost, and may be run again with another."""
         self.waiting_since = None
         while True:
             if self._taken:
@@ -150,8 +152,8 @@ class PublishWriter:
                 await self._open.filled()
 
     def fail(self, error: EngineError) -> None:
-        """Give up all that waits, and tell its publishers. The fate of the batch being written is unknown: if it turns
-        out to be stored, it is delivered, but it is not confirmed."""
+        """Drop all waiting publishes and report them as failed. The batch being written may still be stored; then it is
+        delivered but not confirmed."""
         if self._open.publishers:
             self._take()
         taken = list(self._taken)
@@ -161,7 +163,7 @@ class PublishWriter:
                 self._reject(group, error)
 
     def forget_history(self) -> None:
-        """The store has another past: forget its audit chains and keys."""
+        """The store's history differs: forget its audit chains and keys."""
         self._names = KeyNames()
         self._sealed = UNKNOWN
 
@@ -203,7 +205,7 @@ class PublishWriter:
         so that messages written now may go to memory at once.
         """
         if self._held_keys and any(self._held_keys.intersection(group.keys) for _, group in _groups(work)):
-            raise KeyIsHeld()  # not to wait for it again
+            raise KeyIsHeld()  # so as not to wait for it again
         while True:
             try:
                 plan = await self._plan(connection, work)
@@ -218,7 +220,7 @@ class PublishWriter:
                 continue
             break
         if not self._taken or self._taken[0] is not work:
-            plan.forget_producers()  # they were told that its fate is unknown
+            plan.forget_producers()  # its producers were told that it failed
         elif len(self._taken) == 1:
             self._finish()
         self._answer(plan)
@@ -226,7 +228,7 @@ class PublishWriter:
         self._deliver(plan)
 
     def _may_wait(self) -> bool:
-        """Whether a held key is to be waited for: a client that sends many costs others little time."""
+        """Whether to wait for a locked key. A client that sends many of them must not cost others much time."""
         time = now()
         if self._waits_since is None:
             if time < self._rests_until:
@@ -235,7 +237,7 @@ class PublishWriter:
         return time - self._waits_since < KEY_PATIENCE
 
     def _take_apart(self, work: Work, error: Exception) -> list[Work]:
-        """Smaller parts of a part that could not be stored. One message with a held key costs the wait for it once."""
+        """Split a part that could not be stored. A message with a locked key is waited for once."""
         if isinstance(error, KeyIsHeld):
             one = _single(work)
             if one is not None:
@@ -257,7 +259,7 @@ class PublishWriter:
         return [[(publisher, [group.cut(some[0], some[-1] + 1)])] for some in halves(range(len(group.bodies)))]
 
     def _refuse(self, work: Work, error: Exception) -> None:
-        """The last word on a message that cannot be stored, or on all of an audited queue whose chain is broken."""
+        """Refuse a message that cannot be stored, or all messages of an audited queue whose chain is broken."""
         [(publisher, group)] = _groups(work)
         answer: EngineError
         if isinstance(error, KeyIsHeld):
@@ -313,9 +315,9 @@ class PublishWriter:
                 async with connection.transaction():
                     if plan.limited:
                         await self._admit(connection, plan)
-                    if not plan.writes:  # no statement finds out that a full queue is no target any more
+                    if not plan.writes:  # the statements would not notice that a full queue is no longer a target
                         await self._check_version(connection)
-                    if keyed:  # a transaction elsewhere may hold a key for as long as it likes
+                    if keyed:  # another transaction may hold a key for any time
                         await connection.execute(KEY_TIMEOUT)
                     await self._write_all(connection, plan.inserts())
                     if keyed and (plan.drop_oldest or plan.audited):
@@ -334,7 +336,7 @@ class PublishWriter:
             raise
 
     async def _store_recorded(self, connection: Connection, plan: Plan, inserts: list[Insert]) -> None:
-        """The same, where nothing is asked of the store in between: in two round trips."""
+        """Write a plan in two round trips, where no answer is needed in between."""
         await self._prepare_record(connection, plan)
         names = (plan.audited.get(queue) for write in plan.writes for queue in write.queues)
         async with audit.transaction(connection) as transaction:
@@ -347,9 +349,9 @@ class PublishWriter:
                 await transaction.append(chain, record)
 
     async def _prepare_record(self, connection: Connection, plan: Plan) -> None:
-        """Before a transaction that has something to record: that a queue became audited is recorded first."""
+        """Record that queues became audited, before a transaction that records something else."""
         if self._sealed != self.routing.version:
-            with contextlib.suppress(audit.AuditError):  # if it is one of these chains that is broken, that will show
+            with contextlib.suppress(audit.AuditError):  # a broken one among these chains will show
                 await audit.seal(connection)
             self._sealed = self.routing.version
         await self._names.learn(connection, (write.key for write in plan.writes))
@@ -406,7 +408,7 @@ class PublishWriter:
         plan.drop_empty()
 
     def _answer(self, plan: Plan) -> None:
-        """After the commit: tell producers what became of their messages, before replies are released."""
+        """After the commit: report results to producers before replies are released."""
         for write, policy in plan.answers:
             try:
                 write.answer(policy, self.health)
@@ -417,7 +419,7 @@ class PublishWriter:
             self._reject(group, refusal)
 
     def _deliver(self, plan: Plan) -> None:
-        """Then hand on stored and transient messages, in the order of their publishes."""
+        """Then deliver stored and transient messages in the order of their publishes."""
         plan.end()
         transient = deque(plan.transient)
         for n, write in enumerate(plan.writes):
@@ -425,7 +427,7 @@ class PublishWriter:
                 self._deliver_transient(*transient.popleft()[1:])
             try:
                 self._deliver_write(write, plan)
-            except Exception as error:  # a leased message in no buffer comes back when this node ends
+            except Exception as error:  # a leased message in no buffer would come back only when this node ends
                 self.health.isolate("delivery", error, queues=write.queues, firsts=write.firsts)
         for _, queue, bodies in transient:
             self._deliver_transient(queue, bodies)
@@ -440,7 +442,7 @@ class PublishWriter:
             self.health.isolate("transient delivery", error, queue=queue)
 
     def _deliver_write(self, write: Write, plan: Plan) -> None:
-        """Hand leased messages to memory, and announce those left in the store."""
+        """Put leased messages into memory, and announce those left in the store."""
         count = len(write.group.bodies)
         self.counts.published += count * len(write.queues)
         self.last_id = write.ids(write.width - 1)[-1]
@@ -475,13 +477,13 @@ def _groups(work: Work) -> list[tuple[Publisher, PublishGroup]]:
 
 
 def _single(work: Work) -> tuple[Publisher, PublishGroup] | None:
-    """The message that this part is, if it is only one."""
+    """The part's message if it has only one."""
     groups = _groups(work)
     return groups[0] if len(groups) == 1 and len(groups[0][1].bodies) == 1 else None
 
 
 def _runs(group: PublishGroup) -> list[tuple[int, int]]:
-    """Ranges of a group, such that each message with a key is by itself."""
+    """Ranges of a group in which each message with a key is alone."""
     if not group.outgoing:
         return [(0, len(group.bodies))]
     runs, at = [], 0

@@ -1,4 +1,4 @@
-"""The plan of a batch's statements: for which queues, and which of these take their messages in memory.
+"""The plan of a batch's statements: which queues get messages, and which of them in memory.
 
 `Plan.add` turns a group and its targets into `Write`s. Those of plain messages that follow each other go together
 into one `Insert`, so that thousands of different queues cost little more than one. The writer executes the inserts in
@@ -36,12 +36,12 @@ from queues.engine.publish.destination import Destination
 from queues.engine.publish.publisher import AnsweredProducer, Producer, PublishGroup
 from queues.engine.publish.routing import Targets
 
-#: Messages and bytes of a segment that no consumer here waits for: a claim takes whole segments, or unpacks them.
+#: Limits of messages and bytes in a segment without a waiting consumer. A claim takes whole segments or unpacks them.
 MAX_READY: Final = 1000
 MAX_READY_BYTES: Final = 256 << 10
-#: Bytes that are stored once in place of once in each queue, from which on fewer messages are a segment, too.
+#: Bytes saved by storing a body once instead of once per queue that allow smaller segments.
 SHARED_BYTES: Final = 4096
-#: Bytes of all segments that one statement stores.
+#: Limit of the bytes of all segments in one statement.
 MAX_STORED_BYTES: Final = 16 << 20
 
 
@@ -55,11 +55,11 @@ class Write:
     queues: tuple[int, ...]
     buffers: tuple[LocalQueue | None, ...]
     ttl: float = 0.0
-    #: Whether it is stored as segments, one for each queue.
+    #: Whether it is stored as segments, one per queue.
     packed: bool = False
-    #: The queues in which a message that is leased at once is a segment of its own.
+    #: Queues in which a message leased at once is a segment of its own.
     single: Set[int] = frozenset()
-    #: The first id in each queue, and whether its messages were leased there.
+    #: Per queue: the first id, and whether the messages were leased.
     firsts: tuple[int, ...] = ()
     leased: tuple[bool, ...] = ()
     stored: frozenset[int] | None = None
@@ -84,7 +84,7 @@ class Write:
         return self.plain and not self.packed
 
     def slot(self, queue: int, slot: int) -> int:
-        """The slot of messages that are leased at once in one of the queues; 0: they have rows."""
+        """The partition of segments leased at once in one of the queues. 0: the messages have rows."""
         return slot if queue in self.single else 0
 
     @property
@@ -97,12 +97,12 @@ class Write:
 
     @property
     def wanted(self) -> Iterator[str]:
-        """For each queue whether its messages should be leased to this node, as SQL has it."""
+        """SQL array: per queue, whether its messages should be leased to this node."""
         return ("t" if buffer else "f" for buffer in self.buffers)
 
     @property
     def lows(self) -> Iterator[int]:
-        """For each queue an id at and below which nothing is ready."""
+        """Per queue: an id at and below which nothing is ready."""
         return (buffer.backlog.watermark.value if buffer else LOWEST for buffer in self.buffers)
 
     def store(
@@ -131,7 +131,7 @@ class Write:
 
     @property
     def raised(self) -> int:
-        """By so much the lowest id that was stored in a queue is below the first one: messages of a higher priority."""
+        """Offset of the lowest stored id below the first one. Higher priorities get lower ids."""
         highest = max((message.priority for message in self.group.outgoing), default=0)
         return max(highest, 0) << 56
 
@@ -141,7 +141,7 @@ class Write:
         return range(start, start + len(self.group.bodies) * step, step)
 
     def first_ids(self, queue: int) -> Sequence[int | None]:
-        """The id of each message in one of the queues; None: it was not stored there, its key was taken."""
+        """The messages' ids in one of the queues. None: not stored, because the key was taken."""
         ids, stored = self.ids(self.queues.index(queue)), self.stored
         return ids if stored is None else [id if id in stored else None for id in ids]
 
@@ -161,7 +161,7 @@ class Write:
         return None
 
     def answer(self, queue: QueuePolicy, health: Health) -> None:
-        """Tell each producer the id that its message has in the queue which it was published to."""
+        """Report to each producer its message's id in the queue it was published to."""
         group, known = self.group, self.first_ids(queue.id)
         producers, at = group.producers, 0
         runs: Iterable[tuple[Producer, int]]
@@ -178,7 +178,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """One statement that stores writes: several of plain messages, or one of any."""
+    """One statement that stores several plain writes or one write of any kind."""
 
     writes: Sequence[Write]
 
@@ -193,14 +193,15 @@ class Insert:
 
     @property
     def wanted(self) -> bool:
-        """Whether consumers of this node wait for its messages, all of one queue: publish_leased is tried first."""
+        """Whether all messages are for one queue with waiting consumers on this node. Then publish_leased is tried
+        first."""
         write = self.writes[0]
         if len(self.writes) > 1 or write.width > 1 or not write.joins:
             return False
         return write.buffers[0] is not None and write.queues[0] in write.single
 
     def parameters(self, version: int, node: int, slot: int) -> dict[str, Any]:
-        """The statement's parameters; `slot` is that of segments which are leased at once."""
+        """The statement's parameters. `slot` is the partition of segments leased at once."""
         parameters = _PARAMETERS[self.statement](self, slot)
         parameters["version"], parameters["node"] = version, node
         return parameters
@@ -295,7 +296,7 @@ class Insert:
                 write.store(range(first + offset, first + offset + write.width), islice(flags, write.width))
 
 
-#: By statement, what makes its parameters.
+#: By statement: the function that makes its parameters.
 _PARAMETERS: Final = {
     "publish_one": Insert._one, "publish_segment": Insert._packed, "publish_detailed": Insert._detailed,
     "publish": Insert._plain,
@@ -312,9 +313,9 @@ def _detail(id: int, message: DetailedMessage) -> Detail:
 
 @dataclass(slots=True)
 class Plan:
-    """The contents of one transaction, and the messages that it does not store."""
+    """The contents of one transaction, and the messages that it rejects."""
 
-    #: Messages from which on those that are published together are stored as a segment; 0: none are.
+    #: Least number of messages published together that are stored as a segment. 0: no segments.
     segment_messages: int = 0
     writes: list[Write] = field(default_factory=list)
     #: Queues with a maximum length, and the groups that go to one of them, with their routes.
@@ -323,19 +324,20 @@ class Plan:
     #: Audited queues and their names.
     audited: dict[int, str] = field(default_factory=dict)
     limited_groups: list[tuple[PublishGroup, list[Write], tuple[int, ...]]] = field(default_factory=list)
-    #: Messages that go by routes, by all the routes on their ways.
+    #: Routed messages, by the routes on their way.
     carried: defaultdict[tuple[int, ...], int] = field(default_factory=partial(defaultdict, int))
-    #: The number of writes before, the queue, the bodies.
+    #: Number of earlier writes, queue, bodies.
     transient: list[tuple[int, int, list[bytes]]] = field(default_factory=list)
     rejected: list[tuple[PublishGroup, EngineError]] = field(default_factory=list)
     unroutable: int = 0
-    #: Writes whose producers want to know the ids, in the queue which they published to.
+    #: Writes whose producers get ids, with the queue they published to.
     answers: list[tuple[Write, QueuePolicy]] = field(default_factory=list)
     storing: list[LocalQueue] = field(default_factory=list)
-    #: By the identity of a group, in how many queues its messages are leased as segments, and the bodies for these.
+    #: By a group's identity: the number of queues that lease its messages as segments, and the shared bodies.
     _takers: defaultdict[int, int] = field(default_factory=partial(defaultdict, int))
     _shared: dict[int, SharedPayloads] = field(default_factory=dict)
-    #: The messages that may still be leased to this node, by queue. Those that expire wait in the store, for the sweep.
+    #: By queue: the number of messages that may still be leased to this node. Expiring messages stay in the store for
+    #: the sweep.
     _leasable: dict[int, int] = field(default_factory=dict)
 
     def add(
@@ -356,7 +358,7 @@ class Plan:
             self.audited.update(targets.audited)
         if len(stored) == 1 and self._add_one(group, stored[0], targets, key, policies, buffers, now):
             return
-        if group.transient:  # subscribers get it in memory; a queue that a route feeds stores it
+        if group.transient:  # subscribers get it in memory; queues fed by a route store it
             self.transient += [(len(self.writes), queue, group.bodies) for queue in targets.subscribed]
             stored = tuple(queue for queue in stored if queue not in targets.subscribed)
         else:
@@ -397,7 +399,7 @@ class Plan:
         self, group: PublishGroup, queue: int, targets: Targets, key: int | None, policies: Mapping[int, QueuePolicy],
         buffers: Mapping[int, LocalQueue], now: float,
     ) -> bool:  # fmt: skip
-        """Add one message for one queue, of which a batch may have thousands; False unless it is as simple as that."""
+        """Add one message for one queue, the frequent simple case; False if it is not that simple."""
         policy = policies.get(queue)
         if len(group.bodies) > 1 or group.transient or targets.transient or policy is None:
             return False
@@ -416,7 +418,7 @@ class Plan:
         return True
 
     def _lease(self, queue: int, count: int) -> bool:
-        """Whether the next messages of a queue are to be leased to this node. None is behind one that is not."""
+        """Whether to lease a queue's next messages to this node. After one that is not leased, no later one is."""
         left = self._leasable.get(queue, 0)
         self._leasable[queue] = left - count if left >= count else 0
         return left >= count
@@ -428,14 +430,14 @@ class Plan:
         return frozenset(policy.id for policy in known if policy.packs and policy.message_ttl is None)
 
     def _least_packed(self, group: PublishGroup, takers: int) -> int:
-        """From how many messages on a group is stored as segments. These share the bodies in queues in which a consumer
-        here may wait for them; `takers` is the number of such."""
+        """Least number of messages for which a group is stored as segments. Queues with waiting consumers on this node
+        (`takers` of them) share the bodies."""
         shared = takers > 1 and (takers - 1) * sum(map(len, group.bodies)) >= SHARED_BYTES
         return 1 if shared else self.segment_messages
 
     def _most_packed(self, group: PublishGroup, least: int, leasable: bool) -> int:
-        """The messages that one segment may have, if a group is stored as segments of so many at least. 0: it is not.
-        `leasable`: a consumer here may wait for them."""
+        """Number of messages per segment, if the group has at least `least`. 0: no segments. `leasable`: a consumer of
+        this node may wait for them."""
         count = len(group.bodies)
         if count < least:
             return 0
@@ -445,18 +447,18 @@ class Plan:
         return most if most >= least else 0
 
     def reject(self, group: PublishGroup, error: EngineError, routes: tuple[int, ...] = ()) -> None:
-        """Reject the messages of a group, which these routes would have carried."""
+        """Reject a group's messages, which these routes would have carried."""
         if routes:
             self.carried[routes] -= len(group.bodies)
         self.rejected.append((group, error))
 
     def drop_empty(self) -> None:
-        """Forget writes that have no messages left."""
+        """Remove writes without messages."""
         self.writes = [write for write in self.writes if write.group.bodies]
         self.answers = [(write, queue) for write, queue in self.answers if write.group.bodies]
 
     def inserts(self) -> list[Insert]:
-        """The statements, in order. Plain writes that follow each other share one, as many as it has ids for."""
+        """The statements in order. Consecutive plain writes share one, up to its limit of ids."""
         if len(self.writes) == 1:
             return [Insert(self.writes)]
         inserts, some, rows = list[Insert](), list[Write](), 0
@@ -469,14 +471,14 @@ class Plan:
         return [*inserts, Insert(some)] if some else inserts
 
     def begin(self) -> None:
-        """Nothing is claimed for a buffer while messages may be leased to it: they would overtake each other."""
+        """Stop claims for buffers that messages may be leased to, so that they do not overtake each other."""
         buffers = dict.fromkeys(buffer for write in self.writes for buffer in write.buffers if buffer is not None)
         self.storing = list(buffers)
         for buffer in self.storing:
             buffer.backlog.begin_storing()
 
     def end(self) -> None:
-        """Leased messages are about to be in memory, or there are none."""
+        """Allow claims again: leased messages are about to be in memory, or nothing was leased."""
         for buffer in self.storing:
             buffer.end_storing()
         self.storing = []
@@ -498,7 +500,7 @@ class Plan:
         return shared
 
     def forget_producers(self) -> None:
-        """The producers of this have been told that its fate is unknown, and are told no more."""
+        """Its producers were told that it failed, and hear no more of it."""
         self.answers.clear()
         self.rejected.clear()
 
@@ -515,7 +517,7 @@ def _parts(group: PublishGroup, most: int, leasable: Iterable[int]) -> list[Publ
 
 
 def _even(start: int, stop: int, most: int) -> range:
-    """The beginnings of the parts of a range: as few as possible, of about the same size."""
+    """Start indexes of a range's parts: as few parts as possible, of about the same size."""
     parts = -(-(stop - start) // most)
     return range(start, stop, -(-(stop - start) // parts)) if parts else range(0)
 

@@ -75,7 +75,7 @@ class PublishGroup:
         )
 
     def without_overrides(self) -> PublishGroup:
-        """The same, as a queue has it that decides alone on attempts and intervals."""
+        """The group as stored in a queue that sets attempts and intervals itself."""
         if not self.detailed:
             return self if self.max_attempts is None else replace(self, max_attempts=None)
         return replace(
@@ -114,7 +114,7 @@ class OpenBatch:
         return self.number
 
     def join(self, publisher: Publisher) -> None:
-        """A publisher has its first message in this batch."""
+        """Add a publisher that has its first message in this batch."""
         self.publishers.append(publisher)
         self._joined.set()
 
@@ -133,8 +133,8 @@ class OpenBatch:
 
 @dataclass(slots=True, eq=False)
 class Publisher:
-    """The publishes of one producer to one destination that wait to be written; their order is kept. Every method
-    returns the number of the batch whose commit makes the message durable."""
+    """The waiting publishes to one destination by one API key, in order. Every method returns the number of the batch
+    whose commit makes the message durable."""
 
     _batch: OpenBatch
     destination: Destination

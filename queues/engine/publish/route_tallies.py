@@ -1,4 +1,4 @@
-"""Counts of the messages that routes have carried: published on this node to an address that leads by them.
+"""Counts of messages that routes have carried from this node.
 
 The publish writer adds a batch's messages after its commit, a number for each group of messages and its routes. Every
 few seconds a job tells the store what has come: a row for each route that has carried something, in one statement. So
@@ -17,27 +17,27 @@ from queues.database.sql_files import array
 from queues.engine.clock import now
 from queues.engine.database import Connection
 
-#: Seconds between two writes, and between two folds of the rows.
+#: Seconds between two writes, and between two folds.
 WRITE, FOLD = 5.0, 60.0
 #: The statements that fold, and the rows that one of them folds at once.
 FOLDS, FOLDED_AT_ONCE = ("fold_routes", "fold_dead_letters"), 10_000
 
 
 class RouteTallies:
-    """The messages that routes have carried and the store has not been told of."""
+    """Counts of routed messages that are not in the store yet."""
 
     def __init__(self) -> None:
         self._carried: Counter[int] = Counter()
 
     def add(self, carried: Mapping[tuple[int, ...], int]) -> None:
-        """Add the messages of a commit, by the routes on their ways."""
+        """Add the messages of a commit, by the routes on their way."""
         for routes, count in carried.items():
             if count:
                 for route in routes:
                     self._carried[route] += count
 
     async def run(self, connection: Connection) -> None:
-        """Write for ever; ends by an exception when the connection is lost."""
+        """Write for ever. Raises when the connection is lost."""
         fold_at = 0.0
         while True:
             await self.write(connection)
@@ -47,7 +47,7 @@ class RouteTallies:
             await asyncio.sleep(WRITE)
 
     async def write(self, connection: Connection) -> None:
-        """Tell the store what has come since the last time."""
+        """Write the counts since the last write."""
         if not self._carried:
             return
         carried, self._carried = self._carried, Counter()

@@ -49,7 +49,7 @@ class Routing:
         self._targets: Cache[Destination, Targets] = Cache(MAX_CACHED, MAX_CACHED_BYTES, _size)
 
     def forget(self) -> None:
-        """Nothing is known any more: the store may have another past."""
+        """Forget everything, because the store's history may differ."""
         self.version = UNKNOWN
         self._targets.clear()
 
@@ -58,7 +58,7 @@ class Routing:
         return self._targets.get(destination)
 
     async def follow(self, connection: Connection) -> None:
-        """Forget the destinations that may lead elsewhere since the known version."""
+        """Forget the destinations whose targets may have changed since the known version."""
         if self.version == UNKNOWN:
             return
         rows = await connection.rows("topology_changes", {"since": self.version})
@@ -86,7 +86,7 @@ class Routing:
                 routes.setdefault(n, []).append(route)
             elif n is not None:
                 found.setdefault(n, []).append((queue, subscription, qos))
-        self._targets.trim()  # before those that are asked for: all of them are needed now
+        self._targets.trim()  # evict before inserting: all requested destinations are needed now
         await self._policies.load(connection, {queue for some in found.values() for queue, _, _ in some}, again=True)
         known = self._policies.by_id
         for n, destination in enumerate(asked, 1):

@@ -1,2 +1,2 @@
-"""Notifications between nodes and operators: the texts (`formats`), how they are sent and read (`channel`), and what a
-node does about each (`handlers`)."""
+"""Notifications between nodes and operators: their texts (`formats`), sending and reading (`channel`), and a node's
+reactions (`handlers`)."""

@@ -27,15 +27,15 @@ from queues.engine.message import Counts
 
 logger = logging.getLogger(__name__)
 
-#: Seconds in which notifications of ready messages are gathered into one.
+#: Seconds to gather ready messages into one notification.
 GATHER = 0.002
-#: Seconds between questions to the store which queues other nodes serve; queues in one question.
+#: Seconds between queries for the queues that other nodes serve; queues in one query.
 ASK = 0.05
 ASKED_AT_ONCE = 1000
-#: Seconds between looks for instructions that no notification told of; instructions taken at once.
+#: Seconds between polls for instructions, in case a notification was lost; instructions taken at once.
 UNTOLD = 5.0
 TAKEN_AT_ONCE = 1000
-#: Payload bytes and tags of instructions for single messages that may wait to be sent.
+#: Limits of payload bytes and of tags that wait to be sent.
 MAX_WAITING = 4 << 20
 #: Seconds between log lines about notifications that were not obeyed.
 QUIET = 10.0
@@ -44,7 +44,7 @@ Handler = Callable[[Any], None]
 
 
 class Announcer:
-    """Tells other nodes of events, at most every few milliseconds."""
+    """Sends events to other nodes, gathered over a few milliseconds."""
 
     def __init__(self, health: Health) -> None:
         self._health = health
@@ -57,7 +57,7 @@ class Announcer:
         self._asked = asyncio.Event()
 
     def ready(self, queue: int, first_id: int) -> None:
-        """Messages of a queue that others serve became ready, none with a lower id than this."""
+        """Announce that messages from `first_id` on became ready in a queue that others serve."""
         self._ready[queue] = min(first_id, self._ready.get(queue, first_id))
         self._wake.set()
 
@@ -67,20 +67,20 @@ class Announcer:
         self._asked.set()
 
     def dead(self, queue: int) -> None:
-        """Dead letters came to this queue, or came back."""
+        """Announce dead letters that came to this queue, or came back."""
         self._dead.add(queue)
         self._wake.set()
 
     def forward_transient(self, queue: int, node: int, body: bytes) -> bool:
-        """Pass a QoS 0 message on to a node that serves its queue; False when too much waits."""
+        """Pass a QoS 0 message to a node that serves its queue. False: the outbox is full."""
         return self.say(formats.Transient(queue, node, body))
 
     def forward_acks(self, queue: int, tags: tuple[int, ...], consumer: int | None) -> None:
-        """Pass on acknowledgements of deliveries that another node may have made."""
+        """Pass on acknowledgements of other nodes' deliveries."""
         self.say(formats.RemoteAck(queue, tags, consumer))
 
     def say(self, notification: formats.Sendable) -> bool:
-        """Send one notification to every node, this one included. False, and nothing is sent, when too much waits."""
+        """Send one notification to every node, this one included. False: the outbox is full, and nothing is sent."""
         size = _size(notification)
         if self._waiting + size > MAX_WAITING:
             return False
@@ -90,7 +90,7 @@ class Announcer:
         return True
 
     async def run(self, connection: Connection) -> None:
-        """Send for ever; ends by an exception when the connection is lost."""
+        """Send for ever. Raises when the connection is lost."""
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -98,7 +98,7 @@ class Announcer:
             await asyncio.sleep(GATHER)
 
     async def ask(self, connection: Connection, node: int) -> None:
-        """Announce, for ever, ready messages of queues that turn out to be served by others than `node`."""
+        """Announce ready messages of queues that nodes other than `node` serve. Runs for ever."""
         while True:
             await self._asked.wait()
             self._asked.clear()
@@ -120,8 +120,8 @@ class Announcer:
                 del self._unsure[queue]
 
     async def flush(self, connection: Connection) -> None:
-        """Send what waits. What cannot be sent is isolated; what the server refuses for now waits on, as does all that
-        is left when the connection is lost. Raises either error."""
+        """Send the waiting events. A faulty one is isolated. After a temporary refusal or a lost connection the rest
+        keeps waiting, and the error is raised."""
         parts = deque([some] if (some := self._take()) else [])
         try:
             refused = await carry_out(parts, partial(_send, connection), halves, self._not_sent, connection)
@@ -176,19 +176,19 @@ def _size(notification: formats.Sendable) -> int:
 
 
 class NotificationReader:
-    """Reads notifications and instructions, and calls the handler of each type. One that is malformed, or whose handler
-    fails, costs nothing but itself and is counted."""
+    """Reads notifications and instructions, and calls their types' handlers. A malformed one, or one whose handler
+    fails, is counted and costs nothing else."""
 
     def __init__(self, handlers: Mapping[type, Handler], counts: Counts) -> None:
         self._handlers: dict[type, Handler] = {formats.Instructed: self._instructed, **handlers}
         self._counts = counts
         self._quiet_until = 0.0
-        #: The lowest id of instructions that are to be read.
+        #: The lowest id of instructions to read.
         self._first: int | None = None
         self._told = asyncio.Event()
 
     async def run(self, connection: Connection) -> None:
-        """Read notifications for ever. A lost connection ends it by an exception."""
+        """Read notifications for ever. Raises when the connection is lost."""
         async for notification in connection.notifies():
             self.hear(notification.payload)
 
@@ -216,7 +216,7 @@ class NotificationReader:
         self._told.set()
 
     def hear(self, text: str) -> None:
-        """Obey one notification."""
+        """Handle one notification."""
         self._obey(text, formats.parse)
 
     def _obey(self, text: str, read: Callable[[str], formats.Notification]) -> None:
@@ -228,7 +228,7 @@ class NotificationReader:
             return
         try:
             self._handlers[type(notification)](notification)
-        except Exception as error:  # the next notification is obeyed all the same
+        except Exception as error:  # the next notification is handled all the same
             self._counts.notifications_failed += 1
             self._complain("a notification was not obeyed, %r: %.200r", error, text, failed=error)
 

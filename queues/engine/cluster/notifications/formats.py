@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Malformed(ValueError):
-    """A text that is no notification; the message says why."""
+    """The text is not a notification; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +169,7 @@ class Instructed:
 Hint = Ready | Dead | InterestChange | Gone | Changed | ActiveChanged | Instructed | Watched
 Instruction = Transient | RemoteAck | Purge | MailboxLost | Disconnected
 Notification = Hint | Instruction
-#: Those that are sent from Python; the others come from SQL functions and triggers.
+#: Types sent from Python. SQL functions and triggers send the others.
 SendableHint = Ready | Dead | Gone | Watched
 SendableInstruction = Transient | RemoteAck | Purge | Disconnected
 Sendable = SendableHint | SendableInstruction
@@ -208,7 +208,7 @@ def _parse(text: str, readers: Mapping[str, Callable[[dict[str, Any]], T]]) -> T
 
 
 def _parts(items: Iterable[str]) -> Iterator[str]:
-    """Items, all ASCII, joined to lists that fit into a text beside its other members."""
+    """Join ASCII items into lists that fit into a text beside its other members."""
     part: list[str] = []
     size = 0
     for item in items:

@@ -1,8 +1,7 @@
 """This node's handlers of the notifications of other nodes and of operators.
 
-A notification says where to look: a changed queue, and a node that serves it or no longer does, are read anew from
-the tables, all that changed meanwhile at once.
-"""
+A notification only says where to look. Changed queues and the nodes that serve them are read from the tables, all
+changes at once. """
 
 from __future__ import annotations
 
@@ -25,19 +24,19 @@ from queues.engine.node import LocalNode
 from queues.engine.policies import Policies
 from queues.engine.settle.writer import SettlementWriter
 
-#: Queues whose policies are read in one statement.
+#: Policies read in one statement.
 READ_AT_ONCE = 1000
 #: Seconds by which clocks and timers may differ.
 MARGIN = 0.001
 
 
 class PolicyReader:
-    """Reads the policies of queues anew, `reread(ids)`, for those that are known here."""
+    """Reads policies of known queues again, by `reread(ids)`."""
 
     def __init__(self, policies: Policies, reread: Callable[[Sequence[int]], Awaitable[None]]) -> None:
         self._policies = policies
         self._reread = reread
-        #: Queues that are to be read, in the order in which that was heard.
+        #: Queues to read, in the order of their notifications.
         self._changed: dict[int, None] = {}
         self._reading: asyncio.Task[None] | None = None
 
@@ -56,10 +55,10 @@ class PolicyReader:
                     del self._changed[queue]
                 await self._reread(some)
         finally:
-            self._reading = None  # here, not in the callback: a change that is heard between the two begins a reading
+            self._reading = None  # here and not in the callback: a change between the two starts another reading
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        with contextlib.suppress(StoreUnavailable, asyncio.CancelledError):  # coming back reads all of them
+        with contextlib.suppress(StoreUnavailable, asyncio.CancelledError):  # reconnecting reads all of them
             task.result()
 
 
@@ -117,10 +116,10 @@ class Handlers:
         if changed.table == "queue":
             self._reader.read([changed.id])
         elif changed.table == "key":
-            self._grants.look()  # any role can say so: the table tells which one changed, if any
+            self._grants.look()  # any role can send this; the table tells what changed, if anything
         elif changed.table == "subscription":
             self._subscriptions.forget(changed.id)
-        elif changed.table in ("periodic", "bulk"):  # each who looks for one of them also looks for the other
+        elif changed.table in ("periodic", "bulk"):  # whoever looks for one also looks for the other
             for call in self._on_periodic_change:
                 call()
 
@@ -136,13 +135,13 @@ class Handlers:
             self._subscriptions.take_forwarded(message.queue, message.body)
 
     def _acks(self, ack: formats.RemoteAck) -> None:
-        """Acknowledgements came to another node, of deliveries that this one may have made."""
+        """Another node received acknowledgements of this node's deliveries."""
         if (local := self._local_queues.queues.get(ack.queue)) is not None:
             for tag in ack.tags:
                 local.ack(tag, ack.consumer)
 
     def _mailbox_lost(self, lost: formats.MailboxLost) -> None:
-        """Another connection has a mailbox, or none. This node knows its own takes already, or will in a moment."""
+        """A mailbox changed its connection. This node knows its own changes without notifications."""
         if lost.node != self._node.id:
             self._mailboxes.lose(lost.queue, lost.connection, evicted=lost.node is None)
 
