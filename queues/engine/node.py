@@ -23,7 +23,7 @@ class LocalNode:
     delays a truncation.
     """
 
-    __slots__ = ("horizon", "id", "trusted_until", "turn")
+    __slots__ = ("horizon", "id", "last_id", "trusted_until", "turn")
 
     def __init__(self, turn: float = 10.0) -> None:
         self.turn = turn
@@ -31,11 +31,17 @@ class LocalNode:
         self.id = 0
         #: A message id that was taken before this node's first claim.
         self.horizon = 0
+        #: The last message id that this process has stored or claimed, without its priority.
+        self.last_id = 0
         self.trusted_until = float("inf")
 
     def begin(self, id: int, horizon: int) -> None:
         """The node was registered anew."""
         self.id, self.horizon = id, horizon
+
+    def note_id(self, id: int) -> None:
+        """A message with this id, without its priority, was stored or claimed."""
+        self.last_id = max(self.last_id, id)
 
     def take_turns(self, seconds: float) -> None:
         """Write to each slot for so many seconds from now on."""

@@ -87,14 +87,13 @@ async def _advance(connection: Connection, sequence: str, steps: int) -> None:
 
 @dataclass(eq=False, repr=False)
 class Timeline:
-    """The store's history and clock, read at each connect and once a minute. `last_id()` gives the last message id
-    known here; `forget(connection)` is called when the history differs."""
+    """The store's history and clock, read at each connect and once a minute. `forget(connection)` is
+    called when the history differs."""
 
     _name: str
     _counts: Counts
     _node: LocalNode
     _clock: ServerClock
-    _last_id: Callable[[], int]
     _forget: Callable[[Connection], Awaitable[None]]
     _confirmed: Sequence[Confirmations] = ()
     #: The known history, and the last seen message id without its priority.
@@ -107,7 +106,7 @@ class Timeline:
 
     async def check(self, connection: Connection) -> None:
         """Compare the store with the known history. If it differs, all that is remembered of messages is dropped."""
-        self._seen = max(self._seen, self._last_id())
+        self._seen = max(self._seen, self._node.last_id)
         reading = await self._read(connection)
         if self._known is not None and self._broken_by is None:
             self._broken_by = broken_by(self._known, self._seen, reading)

@@ -66,8 +66,6 @@ class Fetcher:
     _narrow: dict[LocalQueue, int] = field(default_factory=dict)
     _backoff: StoreBackoff = field(default_factory=StoreBackoff)
     _stopping: bool = False
-    #: The last message id that was claimed, without its priority.
-    last_id: int = 0
     _wanted: dict[LocalQueue, None] = field(default_factory=dict)
     #: Queues whose backlog is claimed but for messages that came meanwhile: the publish writer calls `finish`.
     nearly_done: dict[LocalQueue, None] = field(default_factory=dict)
@@ -205,7 +203,7 @@ class Fetcher:
             self._narrow[queue] = most
         self.counts.claimed += result.taken
         if result.last_id is not None:
-            self.last_id = max(self.last_id, result.last_id & POSITION)
+            self.node.note_id(result.last_id & POSITION)
         if queue.backlog.watermark.lags and not queue.dead:
             self._lagging[queue] = None
 

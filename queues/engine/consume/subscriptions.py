@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -97,7 +97,7 @@ class Forwarding(Protocol):
 
 @dataclass(eq=False, repr=False)
 class Subscriptions:
-    """All subscriptions that this node has been asked for. `last_id()` is the last message id that is known here."""
+    """All subscriptions that this node has been asked for."""
 
     _options: EngineOptions
     _counts: Counts
@@ -107,7 +107,6 @@ class Subscriptions:
     _local_queues: LocalQueues
     _settlements: SettlementWriter
     _forwarding: Forwarding
-    _last_id: Callable[[], int]
     _by_id: dict[int, LocalSubscription] = field(default_factory=dict)
     _by_queue: dict[int, LocalSubscription] = field(default_factory=dict)
     _unknown: dict[int, float] = field(default_factory=dict)
@@ -258,7 +257,7 @@ class Subscriptions:
         dropped = 0
         for body in bodies:
             if here is not None and (served_here or not others):
-                dropped += here.hold_transient(body, self._last_id())
+                dropped += here.hold_transient(body, self._node.last_id)
             elif others and len(body) <= self._options.transient_forward_bytes:
                 dropped += not self._forwarding.forward_transient(queue, min(others), body)
             else:
@@ -268,7 +267,7 @@ class Subscriptions:
     def take_forwarded(self, queue: int, body: bytes) -> None:
         """Another node passes a QoS 0 message on."""
         if (here := self._by_queue.get(queue)) is not None:
-            self._counts.transient_dropped += here.hold_transient(body, self._last_id())
+            self._counts.transient_dropped += here.hold_transient(body, self._node.last_id)
 
     # Late acknowledgements.
 

@@ -103,8 +103,6 @@ class PublishWriter:
     #: The batch being written: one part, or several after a message could not be stored.
     _taken: deque[Work] = field(default_factory=deque)
     _taken_bytes: int = 0
-    #: The last message id that was stored, without its priority.
-    last_id: int = 0
     _open: OpenBatch = field(default_factory=OpenBatch)
     #: Keys of the current batch that another transaction holds.
     _held_keys: set[str] = field(default_factory=set)
@@ -445,7 +443,7 @@ class PublishWriter:
         """Put leased messages into memory, and announce those left in the store."""
         count = len(write.group.bodies)
         self.counts.published += count * len(write.queues)
-        self.last_id = write.ids(write.width - 1)[-1]
+        self.node.note_id(write.ids(write.width - 1)[-1])
         if (last := write.last_stored) is not None:
             self.confirmed.note(*last, self.waiting_since)
         if write.delayed:

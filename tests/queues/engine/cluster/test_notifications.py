@@ -284,7 +284,7 @@ async def test_a_publish_is_announced_to_a_node_whose_interest_was_not_heard_of(
     monkeypatch.setattr("queues.engine.cluster.tidying.UNSEEN", 3600.0)  # by the announcement, not by the slow look
     store.queue("jobs")
     publishing, consuming = await make_engine(), await make_engine()
-    monkeypatch.setattr(publishing._notifications, "hear", lambda text: None)  # it is deaf
+    monkeypatch.setattr(publishing._parts.notifications, "hear", lambda text: None)  # it is deaf
     buffer = await consuming.queue("jobs")
     producer = Producer(publishing)
     await producer.publish("queue:jobs", b"0")  # it knows the queue, and of no other node that serves it
@@ -310,7 +310,7 @@ async def test_a_consumer_on_another_node_is_notified_though_the_first_look_for_
     monkeypatch.setattr("queues.engine.cluster.tidying.UNSEEN", 3600.0)  # by the announcement, not by the slow look
     store.queue("jobs")
     publishing, consuming, faults = await make_engine(), await make_engine(), Faults(monkeypatch)
-    monkeypatch.setattr(publishing._notifications, "hear", lambda text: None)  # it is deaf
+    monkeypatch.setattr(publishing._parts.notifications, "hear", lambda text: None)  # it is deaf
     await Producer(publishing).publish("queue:jobs", b"0")  # it knows the queue, and of no other node that serves it
     buffer = await consuming.queue("jobs")
     assert await Consumer(buffer).bodies(1) == [b"0"]
@@ -345,7 +345,7 @@ async def test_an_ack_reaches_the_node_that_delivered_though_it_was_not_heard_th
     make_engine: MakeEngine, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, serving = await make_engine(), await make_engine()
-    monkeypatch.setattr(other._notifications, "hear", lambda text: None)  # as for a moment after it was said
+    monkeypatch.setattr(other._parts.notifications, "hear", lambda text: None)  # as for a moment after it was said
     made = await serving.subscriptions.create(b"news", 1, None)
     there = await other.subscriptions.load(made.id)
     assert there is not None
