@@ -24,3 +24,16 @@ def check_unguarded(
         for address in addresses
         if not address.is_loopback
     ]
+
+
+def check_unencrypted(name: str, addresses: Iterable[HostPort], *, tls: bool) -> list[CheckMessage]:
+    """wire.W002 for each address that others can reach on which everything can be read on the way."""
+    return [] if tls else [
+        Warning(
+            f"{name} listens on {address} without TLS: keys and messages can be read on the way.",
+            hint="Set BROKER_TLS_CERT and BROKER_TLS_KEY.",
+            id="wire.W002",
+        )
+        for address in addresses
+        if not address.is_loopback
+    ]  # fmt: skip

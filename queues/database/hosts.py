@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import os
 import queue
@@ -68,6 +69,16 @@ class Sight(NamedTuple):
     system: int | None = None
     timeline: int = 0
     error: str = ""
+
+
+def is_here(host: str) -> bool:
+    """Whether a host of libpq's is this machine: a socket, or a loopback address."""
+    if not host or host.startswith(("/", "@")) or host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def hosts_of(given: Mapping[str, Any]) -> tuple[Host, ...]:

@@ -17,6 +17,7 @@ from queues.engine.access import ANONYMOUS, NOTHING, Grant, key_digest
 from queues.engine.backpressure import ReplyHolder
 from queues.engine.clients import LATEST, MAX_LISTED, ClientConnection, Clients, ClientSession
 from queues.engine.cluster.notifications.formats import FOLLOWING, Disconnected, Purge, Ready, SendableHint, Watched
+from queues.engine.connections import CONNECTIONS, probe
 from queues.engine.consume.dispatch import Push, PushConsumer, PushRun, Waiter
 from queues.engine.consume.interest import COLD, COLD_SHARED
 from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue

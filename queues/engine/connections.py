@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from psycopg.rows import TupleRow
 
 from queues.database.hosts import Session, choose_conninfo
-from queues.engine.database import LOST, Connection, at_same_server, check_sessions, connect
+from queues.engine.database import LOST, Connection, at_same_server, check_server, check_sessions, connect
 from queues.engine.errors import OutcomeUnknown, StoreUnavailable
 from queues.engine.faults import Fault, fault_of, told
 from queues.engine.options import EngineOptions
@@ -29,6 +29,8 @@ T = TypeVar("T")
 PURPOSES = (
     "writer", "settlements", "fetcher", "requests", "lookups", "delays", "reaper", "upkeep", "listener", "liveness"
 )  # fmt: skip
+#: Connections that an engine takes, one more with mailboxes.
+CONNECTIONS = len(PURPOSES)
 #: Purposes of connections that several jobs use.
 SHARED = ("requests", "lookups", "upkeep", "reaper", "liveness")
 
@@ -158,3 +160,16 @@ class Connections:
             if fault is not Fault.BAD:
                 raise StoreUnavailable(told(error)) from error
             raise
+
+
+async def probe(options: EngineOptions) -> None:
+    """Ask what an engine's start asks, and leave no trace: all of its connections, their settings, the server.
+
+    Raises EngineError, WrongEncoding or psycopg.OperationalError.
+    """
+    connections = Connections(options)
+    try:
+        await connections.open()
+        await check_server(connections["lookups"])
+    finally:
+        await connections.close()

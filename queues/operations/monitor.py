@@ -12,12 +12,14 @@ import shutil
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from django.db import DEFAULT_DB_ALIAS, OperationalError
 from psycopg.errors import QueryCanceled
 
 from queues.config.settings import settings
 from queues.database import hosts
+from queues.database.hosts import is_here
 from queues.database.parameters import connection_parameters
 from queues.engine.api import running
 from queues.operations.overview import NEW_NODES, Overview, oldest_ready, take_overview
@@ -36,7 +38,6 @@ LIMIT, OLDEST_LIMIT = 2000, 500
 MAX_PROBED = 200
 #: Minutes after which a run that is due is late; records of one kind.
 LATE, MAX_RECORDS = 10, 20
-LOCAL_HOSTS = ("", "localhost", "127.0.0.1", "::1")
 
 
 class StateReader:
@@ -107,11 +108,20 @@ def _oldest(overview: Overview, using: str) -> dict[int, float]:
 
 
 def database_disk(using: str = DEFAULT_DB_ALIAS) -> DiskSpace | None:
-    """The disk of the embedded database, whose files are under DATA_DIR; None for a server elsewhere."""
-    files, host = settings.DATA_DIR / "postgres", str(connection_parameters(using).get("host", ""))
-    if not (files.is_dir() and (host in LOCAL_HOSTS or host.startswith("/"))):
+    """The disk of the database, if its server is on this machine; None for one elsewhere, or whose directory the role
+    may not know."""
+    if not is_here(str(connection_parameters(using).get("host", ""))):
         return None
-    usage = shutil.disk_usage(files)
+    files = settings.DATA_DIR / "postgres"
+    if not files.is_dir():  # the server is not the embedded one
+        found = query_within("data_directory", using, LIMIT)
+        if not found:
+            return None
+        files = Path(found[0][0])
+    try:
+        usage = shutil.disk_usage(files)
+    except OSError:  # in a container, or for others' eyes only
+        return None
     return DiskSpace(usage.total, usage.free)
 
 

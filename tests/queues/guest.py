@@ -49,6 +49,7 @@ COMMANDS: dict[str, list[str]] = {
     "audit": ["show", "show --json", "anchor", "verify", "verify --json", "key"],
     "etl": ["list", "list --json"],
     "connections": ["", "--json"],
+    "doctor": ["--ignore disk", "--json --ignore disk"],
     "definitions": ["export", "export FILE", "import FILE --dry-run", "import FILE --json"],
     "subscription": ["list", "list --json"],
     "top": ["--count 1 --json", "--count 1"],

@@ -1,10 +1,10 @@
-"""wire.W001: a protocol without authentication that others can reach and nothing guards."""
+"""wire.W001 and W002: what others can reach and nothing guards, or nothing encrypts."""
 
 from __future__ import annotations
 
 import pytest
 
-from wire.checks import check_unguarded
+from wire.checks import check_unencrypted, check_unguarded
 from wire.net.address import parse_address
 
 LOOPBACK = ("127.0.0.1:8888", "127.8.9.10:8888", "[::1]:8888", "localhost:8888", "[::ffff:127.0.0.1]:8888")
@@ -53,3 +53,11 @@ def test_the_warning_says_what_to_do() -> None:
     assert "BROKER_ALLOW" in warning.hint
     assert "BROKER_TLS_CLIENT_CA" in warning.hint
     assert not warning.is_serious()
+
+
+def test_an_address_that_others_reach_without_tls_is_warned_of_with_the_settings_that_mend_it() -> None:
+    addresses = [parse_address(address) for address in (*LOOPBACK, *REACHABLE)]
+    found = check_unencrypted("BlipMQ", addresses, tls=False)
+    assert [(warning.id, str(warning.msg).split()[3]) for warning in found] == [("wire.W002", one) for one in REACHABLE]
+    assert "BROKER_TLS_CERT" in str(found[0].hint)
+    assert check_unencrypted("BlipMQ", addresses, tls=True) == []

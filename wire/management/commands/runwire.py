@@ -13,7 +13,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from queues.engine.api import options_from_settings
 from queues.permissions.rules import Protocol
-from wire.checks import check_unguarded
+from wire.checks import check_unencrypted, check_unguarded
 from wire.management.serving import ServerCommand, add_listeners, address, argument, queue_of
 from wire.net.address import HostPort
 from wire.net.limits import ListenerOptions
@@ -83,14 +83,21 @@ class Command(ServerCommand):
             if any(where.port == 0 for where in addresses):
                 raise CommandError("With --processes the listeners need ports of their own, not 0.")
             raise SystemExit(run_processes(options["processes"], settings.BROKER_DRAIN_TIMEOUT, self.announce))
-        for protocol, listeners in unguarded.items():
-            self._warn(protocol, [where for where in listeners if where is not None])
+        self._warn({"BlipMQ": [options["blipmq"]]}, unguarded)
         run(self._wire_options(options), self.announce)
 
-    def _warn(self, protocol: str, addresses: list[HostPort]) -> None:
-        guards = bool(settings.BROKER_ALLOW), bool(settings.BROKER_TLS_CLIENT_CA)
-        for warning in check_unguarded(protocol, addresses, allow_list=guards[0], client_certificates=guards[1]):
-            self.stderr.write(self.style.WARNING(str(warning)))
+    def _warn(self, guarded: dict[str, list[HostPort | None]], unguarded: dict[str, list[HostPort | None]]) -> None:
+        """Warn of listeners that others reach, by protocol, for want of TLS or of any guard."""
+        allow_list, authority = bool(settings.BROKER_ALLOW), bool(settings.BROKER_TLS_CLIENT_CA)
+        for protocol, given in (guarded | unguarded).items():
+            addresses = [where for where in given if where is not None]
+            warnings = check_unencrypted(protocol, addresses, tls=bool(settings.BROKER_TLS_CERT))
+            if protocol in unguarded:
+                warnings += check_unguarded(
+                    protocol, addresses, allow_list=allow_list, client_certificates=authority
+                )
+            for warning in warnings:
+                self.stderr.write(self.style.WARNING(str(warning)))
 
     @staticmethod
     def _wire_options(options: dict[str, Any]) -> WireOptions:
