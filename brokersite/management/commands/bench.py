@@ -30,6 +30,7 @@ from brokersite.rigs.bench.systems import (
     named_apart,
 )
 from brokersite.rigs.bench.systems import open_system as open_one
+from brokersite.rigs.clients import bench as clients
 from brokersite.rigs.process import ProcessFailed
 from queues.config import extras
 from queues.etl.errors import EtlError
@@ -63,10 +64,12 @@ class Command(SubcommandCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        do = parser.add_subparsers(dest="do", required=True, metavar="blipmq|overhop|sspq|peerbus|celery|etl")
+        do = parser.add_subparsers(dest="do", required=True, metavar="blipmq|overhop|sspq|peerbus|clients|celery|etl")
         for protocol in PROTOCOLS:
             one = do.add_parser(protocol, help=f"the broker over {protocol}")
             _add_load(one, protocol)
+        programs = do.add_parser("clients", help="programs as users write them, by each product's own client")
+        _add_clients(programs)
         celery = do.add_parser("celery", help="calls and tasks with a worker of its own, through a queue of its own")
         celery.add_argument("--tasks", type=number(1), default=3000, metavar="N", help="default: %(default)s")
         celery.add_argument("--producers", type=number(1), default=1, metavar="N", help="processes that call delay()")
@@ -85,7 +88,7 @@ class Command(SubcommandCommand):
             "--single", type=int, choices=range(101), default=5, metavar="PERCENT",
             help="of the messages that have a row each; default: %(default)s",
         )  # fmt: skip
-        for one, rounds in (celery, 3), (etl, 1):
+        for one, rounds in (programs, 3), (celery, 3), (etl, 1):
             _add_output(one, rounds)
 
     def do_blipmq(self, options: dict[str, Any]) -> None:
@@ -124,6 +127,26 @@ class Command(SubcommandCommand):
                 system.measure(measure, warm_up)
             else:
                 run.rounds.add(measure, system.name, system.measure(measure, plan))
+
+    def do_clients(self, options: dict[str, Any]) -> None:
+        plan = clients.ClientsPlan(**{name: options[name] for name in clients.OPTIONS})
+        addresses = {name: where for name in ("blipmq", "overhop") if (where := options[name])}
+        with self._run(options) as run:
+            reach = Deployment(addresses, options["key"])
+            measures = options["measure"] or clients.USUAL
+            rows = clients.open_rows(
+                run.stack, options["compare"], measures, plan, reach, run.scratch, options["javascript"]
+            )
+            for turn in range(options["rounds"]):
+                for done, row in enumerate(rows if turn % 2 == 0 else reversed(rows)):
+                    part = (turn + done / len(rows)) / options["rounds"]
+                    run.progress(part, f"round {turn + 1} of {options['rounds']}: {row.name}, {row.measure}")
+                    run.rounds.add(row.measure, row.name, row.take(), row.against)
+        text = f"{plan.messages:,} messages of {plan.size} B, window {plan.window}, prefetch {plan.prefetch}, "
+        text += f"{plan.tasks} tasks, {plan.jobs:,} jobs"
+        if "memory" in measures:
+            text += f"; memory: {plan.backlog:,} messages in the queue, {plan.consumers:,} idle consumers"
+        self._tell(run.rounds, options, text, [])
 
     def do_celery(self, options: dict[str, Any]) -> None:
         if problem := extras.problem("celery"):
@@ -189,7 +212,7 @@ class Command(SubcommandCommand):
             raise CommandError(verdict, returncode=REFUSED)
 
 
-_GIVEN = (*MEASUREMENT_OPTIONS, "do", "rounds", "measure", "compare", "address", "tasks", "rows")
+_GIVEN = (*MEASUREMENT_OPTIONS, *clients.OPTIONS, "do", "rounds", "measure", "compare", "address", "tasks", "rows")
 
 
 def _add_load(parser: CommandParser, protocol: str) -> None:
@@ -217,6 +240,33 @@ def _add_load(parser: CommandParser, protocol: str) -> None:
     ):
         add(f"--{name}", type=number(1), default=default, metavar="N", help=f"{meaning}; default: %(default)s")
     _add_output(parser, 3)
+
+
+def _add_clients(parser: CommandParser) -> None:
+    add = parser.add_argument
+    add("--blipmq", metavar="HOST:PORT", help=f"default: {ADDRESSES['blipmq']}")
+    add("--overhop", metavar="HOST:PORT", help=f"default: {ADDRESSES['overhop']}")
+    add("--key", metavar="VALUE", help="default: a key made for the run, and removed")
+    add(
+        "--compare", nargs="+", default=[], metavar="SYSTEM",
+        help="rabbitmq (aio-pika, Celery) and nats (nats-py), or rabbitmq=amqp://…, nats=nats://…",
+    )  # fmt: skip
+    add(
+        "--measure", nargs="+", choices=clients.MEASURES, default=[], metavar="WHAT",
+        help=f"of {', '.join(clients.MEASURES)}; default: all but the last",
+    )  # fmt: skip
+    add("--javascript", action="store_true", help="the programs in JavaScript too: in a checkout, with Node.js and npm")
+    add("--size", type=number(SMALLEST), default=100, metavar="BYTES", help="of a message; default: %(default)s")
+    for name, default, meaning in (
+        ("messages", 100_000, "messages that a program publishes and another one consumes"),
+        ("window", 1000, "messages that are confirmed together"),
+        ("tasks", 100, "tasks that each await every confirm; jobs that a worker does at once"),
+        ("prefetch", 1000, "most messages that a consumer has unacknowledged"),
+        ("jobs", 5000, "jobs of a worker's backlog"),
+        ("backlog", 1_000_000, "messages in the queue of a program whose memory is measured"),
+        ("consumers", 1000, "idle consumers in a process whose memory is measured"),
+    ):
+        add(f"--{name}", type=number(1), default=default, metavar="N", help=f"{meaning}; default: %(default)s")
 
 
 def _add_output(parser: CommandParser, rounds: int) -> None:

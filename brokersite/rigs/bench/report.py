@@ -53,6 +53,23 @@ COLUMNS: Final[Mapping[str, Mapping[str, Column]]] = {
         "confirm_p99_us": Column("p99"),
         "confirm_p999_us": Column("p99.9"),
     },
+    "stream": {
+        "published_per_s": Column("published/s"),
+        "end_to_end_per_s": Column("end to end/s"),
+        "publisher_cpu_us": Column("CPU µs: publisher", 1),
+        "consumer_cpu_us": Column("consumer", 1),
+    },
+    "confirms": {"confirmed_per_s": Column("confirmed/s")},
+    "alone": {
+        "confirm_p50_us": Column("one in flight: confirm p50 µs"),
+        "deliver_p50_us": Column("deliver p50 µs"),
+    },
+    "workers": {"jobs_per_s": Column("jobs/s from a backlog")},
+    "memory": {
+        "backlog_mib": Column("MiB with a backlog"),
+        "idle_mib": Column("MiB with idle consumers"),
+        "idle_cpu_percent": Column("% CPU", 1),
+    },
     "celery": {
         "calls_per_s": Column("calls/s"),
         "through_per_s": Column("tasks/s"),

@@ -47,27 +47,29 @@ class CelerySystem:
         promise = "confirms" if confirm else "no confirms"
         self.name = f"{name}, {promise}"
         self.against = f"Fivewire, {promise}"
-        self._confirm = confirm
+        self.confirm = confirm
         self._broker = broker
         self._queue = queue
         self._scratch = scratch
         self._runs = 0
 
-    def measure(self, count: int, producers: int, options: Sequence[str]) -> Figures:
-        """One round. Raises BenchError."""
-        figures: Figures = {"messages": 2 * count, "lost": 0, "duplicates": 0}
-        for backlog in (False, True):
+    def measure(
+        self, count: int, producers: int, options: Sequence[str], halves: Sequence[bool] = (False, True)
+    ) -> Figures:
+        """One round, of which a half is without or with a backlog. Raises BenchError."""
+        figures: Figures = {"messages": len(halves) * count, "lost": 0, "duplicates": 0}
+        for backlog in halves:
             self._runs += 1
             ran = self._scratch / "-".join([*re.findall(r"\w+", self.name), str(self._runs)])
             ran.touch()
             environment = os.environ | {
-                "BENCH_BROKER": self._broker, "BENCH_CONFIRM": "on" if self._confirm else "off", "BENCH_RAN": str(ran),
+                "BENCH_BROKER": self._broker, "BENCH_CONFIRM": "on" if self.confirm else "off", "BENCH_RAN": str(ran),
                 "BENCH_QUEUE": self._queue,
             }  # fmt: skip
             if backlog:
                 _publish(count, producers, environment)
                 with _worker(options, environment):
-                    figures["backlog_per_s"] = _pace(ran, count)
+                    figures["backlog_per_s"] = pace(ran, count)
                     _wait_idle(self._broker)
             else:
                 with _worker(options, environment):
@@ -78,9 +80,9 @@ class CelerySystem:
                     _wait(ran, count + WARM_UP)
                     figures["through_per_s"] = count / (time.monotonic() - began)
                     _wait_idle(self._broker)
-            lines = [int(line) for line in ran.read_bytes().split()]
-            figures["lost"] += count - len({number for number in lines if number < count})
-            figures["duplicates"] += max(0, len(lines) - count - (0 if backlog else WARM_UP))
+            lost, duplicates = faults(ran, count)
+            figures["lost"] += lost
+            figures["duplicates"] += max(0, duplicates - (0 if backlog else WARM_UP))
         return figures
 
 
@@ -174,7 +176,14 @@ def _wait_idle(broker: str) -> None:
             time.sleep(0.02)
 
 
-def _pace(ran: Path, count: int) -> float:
+def faults(ran: Path, count: int) -> tuple[int, int]:
+    """How many of the tasks from 0 to `count` have not run, and how many ran more than once or are others."""
+    lines = [int(line) for line in ran.read_bytes().split()]
+    lost = count - len({number for number in lines if number < count})
+    return lost, len(lines) - count + lost
+
+
+def pace(ran: Path, count: int) -> float:
     """Tasks a second, from just before a tenth is done: until then the worker starts."""
     began, done = _wait(ran, count // 10)
     _wait(ran, count)

@@ -13,7 +13,9 @@ from brokersite.rigs.bench.drivers import FanoutDriver
 from brokersite.rigs.bench.errors import BenchError
 from brokersite.rigs.bench.stream import Login, Stream
 
+#: The deliver group of a stream's consumers, and the name of the first one.
 _GROUP: Final = "consumers"
+CONSUMER: Final = "c0"
 
 
 @dataclass(frozen=True)

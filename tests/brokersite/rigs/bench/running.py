@@ -40,3 +40,16 @@ def assert_whole(results: dict[str, Any], system: str, measures: Sequence[str], 
             if name not in absent:
                 least = 0.0 if name in ("broker_cpu_us", "postgresql_cpu_us") else 1e-9
                 assert results[measure][system][name]["median"] >= least, (measure, name)
+
+
+def at(address: Sequence[Any]) -> str:
+    return f"{address[0]}:{address[1]}"
+
+
+def assert_nothing_left(store: Database) -> None:
+    """No queue, subscription, peer or key of the benchmark is in the store, and no message at all."""
+    assert store.rows("select name from queues_queue where name like '%%bench-%%'") == []
+    assert store.rows("select name from queues_apikey where name like 'bench-%%'") == []
+    assert store.rows("select id from queues_subscription") == []
+    assert store.rows("select name from queues_mailbox") == []
+    assert store.rows("select id from queues_openmessage") == []

@@ -8,13 +8,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from brokersite.rigs.bench.report import COLUMNS
-from tests.brokersite.rigs.bench.running import Bench, assert_whole, bench
+from tests.brokersite.rigs.bench.running import Bench, assert_nothing_left, assert_whole, at, bench
 from tests.peers.running import WebBroker
 from tests.process import has_ended
 from tests.tools import need
@@ -23,19 +21,6 @@ from tests.wire.broker import Broker, Database, Sspq, put
 
 SHORT = ("--seconds", "0.1", "--rounds", "1", "--rate", "500", "--connections", "3", "--subscribers", "2")
 NO_ERRORS = {"lost": 0, "duplicates": 0, "foreign": 0, "unordered": 0}
-
-
-def at(address: Sequence[Any]) -> str:
-    return f"{address[0]}:{address[1]}"
-
-
-def assert_nothing_left(store: Database) -> None:
-    """No queue, subscription, peer or key of the benchmark is in the store, and no message at all."""
-    assert store.rows("select name from queues_queue where name like '%%bench-%%'") == []
-    assert store.rows("select name from queues_apikey where name like 'bench-%%'") == []
-    assert store.rows("select id from queues_subscription") == []
-    assert store.rows("select name from queues_mailbox") == []
-    assert store.rows("select id from queues_openmessage") == []
 
 
 def test_each_protocol_over_tcp_is_measured_and_each_message_is_counted(store: Database, broker: Broker) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from brokersite.rigs.celery.bench import BYTES, _pace, open_systems
+from brokersite.rigs.celery.bench import BYTES, open_systems, pace
 
 
 def test_tasks_that_all_run_between_two_looks_have_a_rate(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     ran.write_bytes(20 * b"0".rjust(BYTES))
-    assert _pace(ran, 20) > 0
+    assert pace(ran, 20) > 0
 
 
 def test_two_other_brokers_have_figures_of_their_own(tmp_path: Path) -> None:
