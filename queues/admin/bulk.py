@@ -12,6 +12,7 @@ from queues.admin.audit_links import operators_address
 from queues.admin.columns import column
 from queues.admin.find import may_operate
 from queues.admin.keyset import KeysetAdmin
+from queues.admin.reasons import failures
 from queues.admin.recorded import demand, object_page, operator
 from queues.models import BulkOperation, BulkState
 from queues.operations import bulk
@@ -32,6 +33,9 @@ class BulkOperationAdmin(KeysetAdmin):
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Viewers of messages may view bulk operations on them."""
         return request.user.has_perm("queues.view_message")
+
+    def list_context(self, request: HttpRequest) -> dict[str, Any]:
+        return {"failures": failures(BulkOperation.objects.filter(state=BulkState.FAILED))}
 
     def object_context(self, request: HttpRequest, object_id: str) -> dict[str, Any]:
         if (operation := self.get_object(request, object_id)) is None:

@@ -10,7 +10,7 @@ from django.contrib import admin
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from queues.formats.times import clock, relative
+from queues.formats.times import clock, relative, zone
 
 
 def column(description: str, shown: Callable[[Any], object], **display: Any) -> Any:
@@ -21,6 +21,16 @@ def column(description: str, shown: Callable[[Any], object], **display: Any) -> 
 def anchor(address: str | None, text: object) -> SafeString:
     """The text as a link; as mere text without an address."""
     return format_html('<a href="{}">{}</a>', address, text) if address else format_html("{}", text)
+
+
+def time_ago(at: datetime | None) -> SafeString:
+    """How long ago a moment is, with the exact one as its title."""
+    if at is None:
+        return format_html("{}", "-")
+    exact = at.isoformat(timespec="seconds")
+    return format_html(
+        '<time datetime="{}" title="{} {}">{}</time>', exact, clock(at), zone(), relative(at, datetime.now(UTC))
+    )
 
 
 def moment(at: datetime | None) -> str:

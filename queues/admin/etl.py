@@ -11,11 +11,12 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
 
 from queues.admin.etl_columns import RunColumns, page
+from queues.admin.reasons import failures
 from queues.admin.recorded import ReadOnlyAdmin, confirm_page, confirmed, demand, object_action, object_page, operator
 from queues.config.settings import settings
 from queues.etl import runs, schedules
 from queues.etl.options import RunOptions, default_output
-from queues.models import EtlRun
+from queues.models import EtlRun, EtlState
 
 #: Seconds after which the list loads itself again while a run lasts.
 REFRESH = 3
@@ -55,7 +56,8 @@ class EtlRunAdmin(RunColumns, ReadOnlyAdmin):
         return REFRESH if any(not run.is_finished for run in rows) else None
 
     def list_context(self, request: HttpRequest) -> dict[str, Any]:
-        return {"may_operate": self.has_operate_permission(request)}
+        failed = EtlRun.objects.filter(state=EtlState.FAILED)
+        return {"may_operate": self.has_operate_permission(request), "failures": failures(failed)}
 
     # Actions.
 

@@ -62,6 +62,11 @@ class FindForm(forms.Form):
         required=False, max_length=1000, strip=False, label="Text in the body", help_text="In its first 64 KiB."
     )
 
+    reason = forms.CharField(
+        required=False, max_length=5000, label="Reason of a dead letter",
+        help_text="As it is; numbers, ids and quoted values may differ.",
+    )  # fmt: skip
+
     def criteria(self) -> Criteria:
         """The criteria of a valid form."""
         given = {name: value for name, value in self.cleaned_data.items() if value and name != "id"}

@@ -20,6 +20,7 @@ from queues.admin.life import ID, archived_page
 from queues.admin.message_columns import MessageColumns
 from queues.admin.operate import operate_address, operate_view
 from queues.admin.publish import publish_view
+from queues.admin.reasons import reasons_view
 from queues.models import BulkAction, Message, Queue
 from queues.operations import bulk
 from queues.operations.search import STATES
@@ -44,8 +45,10 @@ class MessageAdmin(MessageColumns):
     list_select_related = ("queue",)
     change_list_template = "admin/queues/message_change_list.html"
     actions = ("put_back", "move", "copy", "delay", "deliver_now", "remove")
-    pages = {**MessageColumns.pages, "find": "find/", "operate": "operate/", "publish": "publish/"}
-    find_view, operate_view, publish_view = find_view, operate_view, publish_view
+    pages = {
+        **MessageColumns.pages, "find": "find/", "operate": "operate/", "publish": "publish/", "reasons": "reasons/"
+    }  # fmt: skip
+    find_view, operate_view, publish_view, reasons_view = find_view, operate_view, publish_view, reasons_view
     fields = (
         "number", "queue", "state", "error", "life", "payload_shown", "attempts", "max_attempts", "priority",
         "published_at", "due_at", "expires_at", "dead_at", "key", "sender", "task", "headers", "log", "audit",

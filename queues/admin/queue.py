@@ -23,6 +23,7 @@ from queues.admin.history import asked_span
 from queues.admin.operate import queue_links
 from queues.admin.publish import may_publish
 from queues.admin.queue_panel import NO_FIGURES, list_figures, queue_panel
+from queues.admin.reasons import few_reasons
 from queues.admin.recorded import GONE, confirm_page, confirmed, object_action, operator, row_action, to_type
 from queues.models import Queue, QueueKind
 from queues.operations import audit_log
@@ -121,8 +122,9 @@ class QueueAdmin(CountedRows):
         response: HttpResponse = super().change_view(request, object_id, form_url, extra_context)
         if isinstance(response, TemplateResponse) and response.context_data is not None:
             queue = response.context_data["original"]
-            response.context_data |= queue_panel(queue, asked_span(request)) | {
-                "find": find_address(queue.name), "find_dead": find_address(queue.name, "dead"),
+            panel = queue_panel(queue, asked_span(request))
+            response.context_data |= panel | few_reasons(request, queue, panel["counts"]) | {
+                "find": find_address(queue.name),
                 "audit": operators_address(queue), "may_publish": may_publish(request),
                 "may_operate": self.has_change_permission(request, queue),
                 "may_destroy": self.has_delete_permission(request, queue),

@@ -16,7 +16,7 @@ from queues.admin.history import history_charts
 from queues.formats.times import duration, relative
 from queues.models import Queue
 from queues.operations.overview import QueueState, oldest_ready, read_queues
-from queues.operations.queue_page import MAX_LETTERS, ConsumerState, queue_details
+from queues.operations.queue_page import ConsumerState, queue_details
 from queues.store.counts import QueueCounts
 from queues.store.queries import query_within
 from queues.store.samples import SPANS, SPARK, read_series
@@ -115,5 +115,5 @@ def queue_panel(queue: Queue, span: str, using: str = DEFAULT_DB_ALIAS) -> dict[
         "charts": history_charts(series, SPANS[span], now, SMALL),
         "span": span, "spans": {key: one.label for key, one in SPANS.items()},
         "consumers": _rows(details.consumers), "line": _rows(details.line),
-        "reasons": details.reasons, "dead": counts.dead, "most_letters": MAX_LETTERS,
+        "counts": counts,
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Details of one queue beside its counts: its consumers, and the reasons of its dead letters."""
+"""Details of one queue beside its counts: its consumers, and where its dead letters go."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from queues.models.connection import shown_id
 from queues.operations.connections import watch
 from queues.store.queries import query_within
 
-#: Milliseconds; workers and reasons shown; dead letters looked at, the newest.
-LIMIT, MAX_WORKERS, MAX_REASONS, MAX_LETTERS = 2000, 100, 10, 1000
+#: Milliseconds; workers shown.
+LIMIT, MAX_WORKERS = 2000, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,11 @@ class ConsumerState:
 
 @dataclass(frozen=True, slots=True)
 class QueueDetails:
-    """Consumers over every protocol, and the reasons of the newest dead letters with their numbers."""
+    """Consumers over every protocol, and where dead letters go."""
 
     consumers: list[ConsumerState]
     #: The line of a queue with a single active consumer: that one, then those that wait, in their order.
     line: list[ConsumerState]
-    reasons: list[tuple[str, int]]
     #: The dead-letter queue and the number of dead letters that went there; None: there is none.
     moved: tuple[str, int] | None
 
@@ -47,10 +46,9 @@ def queue_details(queue: Queue, held: int, using: str = DEFAULT_DB_ALIAS) -> Que
     connections are as of two seconds ago while the page stays open. Raises django.db.OperationalError when
     it takes more than two seconds."""
     watch.renew(using)
-    [(nodes, workers, connections, peer, subscriber, line, reasons, moved)] = query_within(
-        "queue_page", using, LIMIT, queue=queue.pk, name=queue.name, most=MAX_WORKERS, letters=MAX_LETTERS,
-        reasons=MAX_REASONS,
-    )  # fmt: skip
+    [(nodes, workers, connections, peer, subscriber, line, moved)] = query_within(
+        "queue_page", using, LIMIT, queue=queue.pk, name=queue.name, most=MAX_WORKERS
+    )
     consumers = [*map(_worker, workers), *map(_connection, connections)]
     if peer is not None:
         state = f"on node {peer['node']}" if peer["connected"] else "away"
@@ -64,7 +62,6 @@ def queue_details(queue: Queue, held: int, using: str = DEFAULT_DB_ALIAS) -> Que
         consumers.append(ConsumerState(what, ("queues_subscription_change", subscriber["id"]), owner, None, holds=held))
     return QueueDetails(
         [*consumers, *map(_node, nodes)], [_in_line(one) for one in line],
-        [(reason, count) for reason, count in reasons],
         None if moved is None else (moved["target"], moved["carried"]),
     )  # fmt: skip
 

@@ -19,13 +19,14 @@ from psycopg.errors import QueryCanceled
 
 from queues.config.settings import settings
 from queues.errors import OperationError
+from queues.formats.reasons import MAX_REASON, fingerprint
 from queues.models import ApiKey, ArchivedMessage, Content, Queue, State
 from queues.operations.messages import get_queue
 from queues.store.counts import queue_counts
 from queues.store.queries import query, time_limit
 
-#: Rows that one statement reads, without and with a search in bodies.
-ROWS, ROWS_WITH_BODIES = 20_000, 2_000
+#: Rows that one statement reads; with reasons or bodies to search, fewer.
+ROWS, ROWS_WITH_REASONS, ROWS_WITH_BODIES = 20_000, 10_000, 2_000
 #: Statements of one search, and milliseconds for each.
 LOOKS = 3
 TIMEOUT = 900
@@ -60,7 +61,8 @@ class Criteria:
 
     `state` is one of STATES, or FINISHED for the archive. Times are those of publishing, in the archive those of the
     end. `value` is the text of the header. `producer` is the name of an API key. `protocol` is known for letters, for
-    Celery's tasks, and for keys that are good for no other. `ids` are places or first ids.
+    Celery's tasks, and for keys that are good for no other. `reason` is that of a dead letter, or of what stands in a
+    dead-letter queue, as `queues.formats.reasons.fingerprint` has it. `ids` are places or first ids.
     """
 
     queue: str = ""
@@ -73,6 +75,7 @@ class Criteria:
     producer: str = ""
     protocol: str = ""
     text: str = ""
+    reason: str = ""
     ids: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -131,6 +134,8 @@ class Search:
             raise OperationError(f"There is no state {criteria.state!r}.")
         if criteria.value and not criteria.header:
             raise OperationError("A header's value needs its name.")
+        if criteria.reason and criteria.state == FINISHED:
+            raise OperationError("The archive has no reasons.")
         self.criteria = criteria
         self.using = using
         self.queue: Queue | None = get_queue(criteria.queue, using) if criteria.queue else None
@@ -190,11 +195,20 @@ class Search:
             return Look([], 0, "")
         if number > wanted:
             after = LEAST_ID
-        [(ids, looked, last)] = query(
-            "find_messages", self.using, **self._filters, **self._walks[number], after=after, rows=rows, most=most,
-            high=self._high, since=self.criteria.since, until=self.criteria.until, ids=list(self.criteria.ids),
+        if reason := self.criteria.reason:  # told apart here: of those that are read not many more than are wanted
+            rows = min(rows, ROWS_WITH_REASONS, max(ROWS_WITH_BODIES, 4 * most))
+        [(ids, looked, last, reasons)] = query(
+            "find_messages", self.using, **self._filters, **self._walks[number], after=after, rows=rows,
+            most=rows if reason else most, high=self._high, since=self.criteria.since, until=self.criteria.until,
+            ids=list(self.criteria.ids), length=MAX_REASON if reason else None,
         )  # fmt: skip
         found = list(ids or ())
+        if reason:
+            groups = (reason, fingerprint(reason))
+            found = [id for id, text in zip(found, reasons or (), strict=True) if fingerprint(text) in groups]
+            if len(found) >= most:
+                found = found[:most]
+                return Look(found, ids.index(found[-1]) + 1, f"{number}:{found[-1]}")
         if looked == rows or len(found) == most:
             cursor = f"{number}:{last}"
         else:

@@ -1,7 +1,6 @@
 -- The page of a queue, without its counts, as JSON: nodes with consumers, workers with their credits, connections that
 -- poll or receive from it, with what they hold of it; the peer or subscriber that it belongs to; the line of its
--- consumers if a single one is active, which comes first; the newest dead letters by reason; its dead-letter queue, and
--- how many went there.
+-- consumers if a single one is active, which comes first; its dead-letter queue, and how many went there.
 select
     (select coalesce(json_agg(json_build_object('node', n.id, 'name', n.name, 'host', n.host, 'pid', n.pid,
             'since', extract(epoch from i.since)::float8) order by n.id), '[]')
@@ -25,12 +24,6 @@ select
             order by not c.active, c.id), '[]')
         from (select * from queues_consumer where queue_id = %(queue)s order by id limit %(most)s) as c
             left join queues_connection k on k.id = c.connection),
-    (select coalesce(json_agg(json_build_array(d.reason, d.count) order by d.count desc), '[]') from (
-        select coalesce(left(error, 200), '') as reason, count(*) as count from (
-            select error from queues_message where queue_id = %(queue)s and state = 3
-            order by queue_id desc, id desc limit %(letters)s
-        ) as newest group by 1 order by 2 desc limit %(reasons)s
-    ) as d),
     (select json_build_object('target', t.name, 'carried', coalesce(c.carried, 0) + coalesce((
             select sum(carried) from queues_deadlettertally where queue_id = q.id and target_id = t.id), 0))
         from queues_queue q join queues_queue t on t.id = q.dead_letter_queue_id

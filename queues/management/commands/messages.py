@@ -116,6 +116,7 @@ def _add_criteria(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--producer", default="", metavar="APIKEY", help="the name of the API key")
     parser.add_argument("--protocol", default="", choices=sorted({*PROTOCOLS, "celery"} - {"http"}))
     parser.add_argument("--text", default="", metavar="TEXT", help="in the first 64 KiB of the body")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="of a dead letter; numbers and ids may differ")
     parser.add_argument("--id", dest="ids", type=int, action="append", default=[], metavar="ID", help="may be repeated")
 
 

@@ -27,9 +27,10 @@ TEXTS = ("|unlocalize", "|stringformat:", "|urlencode", "|slugify")
 #: Values that are texts.
 NAMES = {
     "action", "action_checkbox_name", "action_label", "address", "around", "button", "chart.id", "colour", "dash",
-    "field.auto_id", "field.name", "find", "find_dead", "first_page", "cl.first_page", "cl.next_page", "further",
+    "field.auto_id", "field.name", "find", "first_page", "cl.first_page", "cl.next_page", "further",
     "history", "audit", "key", "name", "next_page", "one.page", "picture", "publish", "queue", "row.address",
-    "row.page", "section.name", "section.version", "source", "stage.mark", "subscriptions", "target", "value",
+    "row.page", "row.queue_page", "reasons_page", "section.name", "section.version", "source", "stage.mark",
+    "subscriptions", "target", "value",
     "opts.app_label", "opts.model_name",
 }  # fmt: skip
 

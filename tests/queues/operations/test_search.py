@@ -135,7 +135,7 @@ def test_a_look_goes_by_an_index(
         with connection.cursor() as cursor:
             cursor.execute(f"explain {text(name)}", parameters)
             plans.append("\n".join(row[0] for row in cursor.fetchall()))
-        return [([], 0, None)]
+        return [([], 0, None, None)]
 
     monkeypatch.setattr(search, "query", explained)
     with connection.cursor() as cursor:

@@ -128,6 +128,7 @@ def _messages() -> Iterator[Page]:
     listed, found = partial(_address, "queues_message_changelist"), partial(_address, "queues_message_find")
     yield Page("messages, find", found())
     yield Page("messages, publish", _address("queues_message_publish"))
+    yield Page("messages, reasons", _address("queues_message_reasons"))
     queue = _first(models.Queue, kind="queue")
     if queue is None:
         return
@@ -139,6 +140,7 @@ def _messages() -> Iterator[Page]:
             yield Page(f"message, {state.label}, after it", listed(after=message.pk))
     searches: dict[str, dict[str, object]] = {
         "queue": {"queue": queue.name}, "queue and state": {"queue": queue.name, "state": "dead"},
+        "queue and reason": {"queue": queue.name, "state": "dead", "reason": "needle"},
         "queue and text": {"queue": queue.name, "text": "needle"}, "text": {"text": "needle"},
         "leased": {"state": "leased"}, "key": {"key": "key"}, "key and queue": {"key": "key", "queue": queue.name},
         "header": {"header": "tenant", "value": "a"}, "protocol": {"protocol": "blipmq"},

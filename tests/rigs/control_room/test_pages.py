@@ -36,7 +36,7 @@ NO_PAGES = {
 OWN = {"index", "jsi18n", "password_change", "password_change_done"}
 #: Pages for the group viewer, beside lists, objects and their histories.
 SEEN = {
-    "app_list", "autocomplete", "queues_archivedmessage_payload", "queues_message_find",
+    "app_list", "autocomplete", "queues_archivedmessage_payload", "queues_message_find", "queues_message_reasons",
     "queues_message_payload", "queues_queue_export_definitions", "queues_route_picture", "queues_subscription_topics",
     "state",
 }  # fmt: skip

@@ -1,0 +1,57 @@
+"""Reasons of failures without what differs from one message to the next, so that those with one cause are a group."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+#: Characters of a reason that count.
+MAX_REASON: Final = 500
+#: The group of those that have no reason.
+NO_REASON: Final = "no reason was given"
+#: All digits count alike, so that most reasons that differ need not be looked at one by one.
+_ZEROED: Final = str.maketrans("123456789", "000000000")
+
+#: What is replaced, one kind after the other: the marks without one of which there is none, and the pattern with the
+#: placeholders. An apostrophe within a word quotes nothing.
+_KINDS: Final = tuple(
+    (frozenset(marks), re.compile(pattern))
+    for marks, pattern in (
+        (
+            "'\"`“«",
+            r"""(?P<value>'(?<!\w')(?:[^'\\]|\\.)*'(?!\w)|"(?<!\w")(?:[^"\\]|\\.)*"(?!\w)|`(?<!\w`)[^`]*`(?!\w)|“[^”]*”"""
+            r"|«[^»]*»)",
+        ),
+        (
+            "@:[",
+            r"(?P<address>(?<![\w.+-])(?:[a-zA-Z][a-zA-Z0+.-]*://[^\s,;)\]}]+|[\w.+-]+@[\w-]+(?:\.[\w-]+)+)"
+            r"|\[(?=[0a-fA-F:.]*:)[0a-fA-F:.]+\](?::0+)?)",
+        ),
+        (
+            "0",
+            r"(?<!\w)(?:(?P<id>[0a-fA-F]{8}-[0a-fA-F]{4}-[0a-fA-F]{4}-[0a-fA-F]{4}-[0a-fA-F]{12}(?!\w)"
+            r"|[0a-fA-F]{32}(?!\w)|0x[0a-fA-F]+(?!\w)|(?=0*[a-fA-F])(?=[a-fA-F]*0)[0a-fA-F]{8,}(?!\w))"
+            r"|(?P<time>0{4}-00-00(?:[T ]00:00(?::00(?:[.,]0+)?)?)?(?:Z|[+-]00:?00)?|00?:00:00(?:[.,]0+)?)"
+            r"|(?P<address>(?<!\.)0{1,3}(?:\.0{1,3}){3}(?::0+)?(?![\w.])))",
+        ),
+        ("0", r"(?P<number>0+(?:[.,_]0+)*(?:[eE][-+]?0+\b)?)"),
+    )
+)
+
+
+def fingerprint(text: str | None) -> str:
+    """A reason with numbers, ids, times, addresses and quoted values replaced by placeholders such as `<number>`.
+
+    Only the first `MAX_REASON` characters count. Of an empty one `NO_REASON`.
+    """
+    return _of_zeros((text or "")[:MAX_REASON].translate(_ZEROED))
+
+
+@lru_cache(maxsize=4096)
+def _of_zeros(text: str) -> str:
+    shown = " ".join(text.split())
+    for marks, pattern in _KINDS:
+        if not marks.isdisjoint(shown):
+            shown = pattern.sub(lambda found: f"<{found.lastgroup}>", shown)
+    return shown or NO_REASON
