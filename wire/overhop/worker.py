@@ -19,7 +19,7 @@ import contextlib
 import functools
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -60,6 +60,31 @@ class _Lane:
         self.busy = 0
         self.credits = 0
         self.sid: str | None = None
+        #: Whether credits are given at the next turn of the event loop, for all jobs that end in this one.
+        self.is_due = False
+
+
+class _Heart:
+    """Beats every `pause` seconds until it is stopped, by a timer: most jobs end before the first beat."""
+
+    def __init__(self, pause: float | None, beat: Callable[[], bool]) -> None:
+        """`beat` says whether to go on. Without a pause it is never called."""
+        self._pause = pause
+        self._beat = beat
+        self._timer: asyncio.TimerHandle | None = None
+        self._wait()
+
+    def _wait(self) -> None:
+        if self._pause is not None:
+            self._timer = asyncio.get_running_loop().call_later(self._pause, self._next)
+
+    def _next(self) -> None:
+        if self._beat():
+            self._wait()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 class AsyncWorker:
@@ -254,17 +279,18 @@ class AsyncWorker:
         job.add_done_callback(self._jobs.discard)
 
     async def _do(self, connection: AsyncConnection, lane: _Lane, context: AsyncJobContext) -> None:
-        beating = asyncio.create_task(self._keep_beating(connection, context))
+        pause = self._heartbeat or _time_between_beats(context.deadline, connection.core.now())
+        heart = _Heart(pause, functools.partial(self._beat, connection, context))
         try:
             answer = await outcome(lane.handler, context)
         finally:
-            beating.cancel()
+            heart.stop()
             lane.busy -= 1
+        self._top_up_soon(lane)
         if self._connection is connection and not connection.ended.is_set():
             self._answer(connection, context, answer)
         else:
             logger.warning("job %s: its connection is gone, and its %s is dropped", context.jid, answer.t.name)
-        self._top_up(lane)
 
     def _answer(self, connection: AsyncConnection, context: AsyncJobContext, answer: Request[None]) -> None:
         try:
@@ -274,8 +300,14 @@ class AsyncWorker:
             text = f"the result cannot be sent: {error}"
             self._post(connection, context, requests.fail(context.jid, text, None))
 
+    def _top_up_soon(self, lane: _Lane) -> None:
+        if not lane.is_due:
+            lane.is_due = True
+            asyncio.get_running_loop().call_soon(self._top_up, lane)
+
     def _top_up(self, lane: _Lane) -> None:
         """Give the broker a credit for each free place."""
+        lane.is_due = False
         connection, missing = self._connection, self._concurrency - lane.busy - lane.credits
         if connection is None or connection.ended.is_set() or lane.sid is None or self._stopping.is_set():
             return
@@ -289,13 +321,13 @@ class AsyncWorker:
             logger.warning("queue %s: no credits taken (%s): subscribing again", lane.queue, reply.error)
             connection.abort()
 
-    async def _keep_beating(self, connection: AsyncConnection, context: AsyncJobContext) -> None:
-        pause = self._heartbeat or _time_between_beats(context.deadline, connection.core.now())
-        if pause is None:
-            return
-        while not context.lost:
-            await asyncio.sleep(pause)
-            await self._tell(connection, context, requests.beat(context.jid))
+    def _beat(self, connection: AsyncConnection, context: AsyncJobContext) -> bool:
+        """Move a job's deadline; False when it is lost."""
+        if self._connection is not connection or connection.ended.is_set():
+            context.lost = True
+        if not context.lost:
+            self._post(connection, context, requests.beat(context.jid))
+        return not context.lost
 
     async def _tell(self, connection: AsyncConnection, context: AsyncJobContext, request: Request[None]) -> None:
         """Send a request about a job without waiting for its answer; not if the job is lost."""

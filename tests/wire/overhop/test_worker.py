@@ -156,6 +156,31 @@ def test_a_job_is_acknowledged_done_and_makes_room_for_the_next(start: Any) -> N
         running.end()
 
 
+async def test_jobs_that_end_together_make_room_by_one_message() -> None:
+    all_begun = asyncio.Event()
+    begun: list[str] = []
+
+    def script(peer: Peer) -> None:
+        for number in range(3):
+            peer.push(number)
+        for number in range(3):
+            peer.serve(Type.ACK, {"jid": jid(number)})
+        for number in range(3):
+            peer.serve(Type.DONE, {"jid": jid(number)})
+        peer.serve(Type.CREDIT, {"sid": SID, "credits": 3})
+        worker.stop()
+
+    async def handler(job: Any) -> None:
+        begun.append(job.jid)
+        if len(begun) == 3:
+            asyncio.get_running_loop().call_soon(all_begun.set)
+        await all_begun.wait()
+
+    with worker_broker(script, credits=3) as broker:
+        worker = AsyncWorker(broker.host, broker.port, queue="emails", handler=handler, concurrency=3)
+        await worker.run()
+
+
 def raising(error: BaseException) -> Callable[[Any], Any]:
     def handler(job: Any) -> Any:
         raise error
