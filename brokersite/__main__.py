@@ -18,7 +18,7 @@ def main() -> None:
         from django.conf import settings
         from django.core.exceptions import ImproperlyConfigured
         from django.core.management import execute_from_command_line
-        from django.db import OperationalError
+        from django.db import DatabaseError, OperationalError
 
         from brokersite import commandline
         from brokersite.packages import foreign_package
@@ -46,11 +46,15 @@ def main() -> None:
         execute_from_command_line([program, *sys.argv[1:]])
     except NoDatabase as error:
         _refuse(program, error)
-    except (OperationalError, WrongEncoding) as error:
+    except (DatabaseError, WrongEncoding) as error:
+        from queues.engine.api import absence, lacked_right
+
+        if (refusal := lacked_right(error)) is not None:
+            sys.exit(f"{program}: {refusal}")
+        if not isinstance(error, OperationalError | WrongEncoding):
+            raise
         if isinstance(error, OperationalError) and getattr(error.__cause__, "sqlstate", None):
             raise  # of a statement
-        from queues.engine.api import absence
-
         sys.exit(f"{program}: {error if isinstance(error, WrongEncoding) else absence(error)}")
     except ModuleNotFoundError as error:
         if (extra := extras.bringing(error.name or "")) is None:

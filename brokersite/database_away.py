@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Final
 
-from django.db import InterfaceError, OperationalError, connection
+from django.db import InterfaceError, OperationalError, ProgrammingError, connection
 from django.http import HttpRequest, HttpResponse
 from django.utils.deprecation import MiddlewareMixin
 
@@ -23,7 +23,7 @@ class DatabaseAwayMiddleware(MiddlewareMixin):
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         """The answer, or None for any other error."""
         cause = exception.__cause__
-        if not isinstance(exception, OperationalError | InterfaceError) or cause is None:
+        if not isinstance(exception, OperationalError | InterfaceError | ProgrammingError) or cause is None:
             return None
         if fault_of(cause, connection.connection) not in (Fault.LOST, Fault.REFUSED):
             return None

@@ -111,6 +111,14 @@ def absence(error: BaseException, otherwise: str = "The database is away") -> st
     return str(refused_by_pooler(error) or f"{otherwise}: {' '.join(str(error).split())}")
 
 
+def lacked_right(error: BaseException) -> str | None:
+    """The sentence for an error of PostgreSQL, or of Django about one, that says that the role lacks a right."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, psycopg.errors.InsufficientPrivilege):
+        found = found.__cause__ or found.__context__
+    return None if found is None else f"The database's role lacks a right: {found.diag.message_primary or found}."
+
+
 async def _pin(connection: Connection, settings: Mapping[str, str]) -> None:
     """See that the session is set as it should be. Raises UnsafeServer. Names are looked up where the tables are."""
     version = connection.info.server_version

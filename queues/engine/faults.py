@@ -21,6 +21,7 @@ MAX_REPEATS = 3
 #: Errors of a server that serves no client for now, by SQLSTATE or its class.
 REFUSALS = {
     "25006": "the database is read-only",
+    "42501": "the database's role lacks a right",
     "53100": "the database's disk is full",
     "53200": "the database is out of memory",
     "53300": "the database has no connection to spare",
@@ -111,6 +112,8 @@ def told(error: BaseException | None) -> str:
     state = error.sqlstate
     if state is not None:
         text = REFUSALS.get(state) or REFUSALS.get(state[:2]) or "the database reports an error"
+        if isinstance(error, psycopg.errors.InsufficientPrivilege) and error.diag.message_primary:
+            text += f": {error.diag.message_primary}"  # it names a table or a function
         return f"{text} ({type(error).__name__}, {state})"
     said = str(error)
     return next((text for phrase, text in PHRASES.items() if phrase in said), "the database is away")

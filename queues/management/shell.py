@@ -22,7 +22,7 @@ from django.db.backends.signals import connection_created
 from django.utils.dateparse import parse_datetime
 
 from queues.checks import refuse_encoding
-from queues.engine.api import absence
+from queues.engine.api import absence, lacked_right
 from queues.errors import BrokerError
 from queues.formats.limits import MAX_DELAY
 from queues.formats.texts import is_storable
@@ -96,13 +96,16 @@ class SubcommandCommand(BaseCommand):
 
 @contextmanager
 def database_in_words() -> Iterator[None]:
-    """Raises CommandError with one sentence when the database is away, or has no tables yet; WrongEncoding."""
+    """Raises CommandError with one sentence when the database is away, has no tables yet, or does not give its role a
+    right; WrongEncoding."""
     connection_created.connect(refuse_encoding)
     try:
         yield
     except (OperationalError, InterfaceError, psycopg.OperationalError) as error:
         raise CommandError(absence(error), returncode=REFUSED) from error
-    except ProgrammingError as error:
+    except (ProgrammingError, psycopg.ProgrammingError) as error:
+        if (refusal := lacked_right(error)) is not None:
+            raise CommandError(refusal, returncode=REFUSED) from error
         if not isinstance(error.__cause__, psycopg.errors.UndefinedTable):
             raise
         raise CommandError("The database is not up to date; run manage.py migrate.", returncode=REFUSED) from error

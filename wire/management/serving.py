@@ -8,8 +8,9 @@ from typing import Any, ClassVar, TypeVar
 
 import psycopg
 from django.core.management.base import BaseCommand, CommandError
+from django.db import ProgrammingError
 
-from queues.engine.api import absence
+from queues.engine.api import absence, lacked_right
 from queues.errors import BrokerError
 from queues.permissions.addresses import queue_problem
 from queues.permissions.rules import Operation, Protocol
@@ -79,6 +80,10 @@ class ServerCommand(BaseCommand):
             self.serve(options)
         except psycopg.OperationalError as error:
             raise CommandError(absence(error, "The database cannot be reached")) from error
+        except (psycopg.ProgrammingError, ProgrammingError) as error:
+            if (refusal := lacked_right(error)) is None:
+                raise
+            raise CommandError(refusal) from error
         except self.refusals as error:
             raise CommandError(str(error)) from error
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psycopg
 from kombu.exceptions import ChannelError
 
-from queues.engine.api import SHARED_SESSIONS, Pooled, StoreUnavailable, refused_by_pooler
+from queues.engine.api import SHARED_SESSIONS, Pooled, StoreUnavailable, lacked_right, refused_by_pooler
 from queues.formats.texts import shown
 
 
@@ -18,12 +18,14 @@ class DatabaseUnavailable(psycopg.OperationalError, ConnectionError):
 
 def raise_unavailable(error: BaseException) -> None:
     """Raise the transport's error for one of the database's: DatabaseUnavailable where the database or the connection
-    to it is away, Pooled where a statement of ours is in the session of another, UnstorableTask where a value has no
-    place in the database."""
+    to it is away or its role lacks a right, Pooled where a statement of ours is in the session of another,
+    UnstorableTask where a value has no place in the database."""
     if isinstance(error, psycopg.errors.DuplicatePreparedStatement):
         raise Pooled(SHARED_SESSIONS) from error
     if isinstance(error, psycopg.DataError | psycopg.errors.ProgramLimitExceeded | UnicodeEncodeError):
         raise UnstorableTask(f"The database refuses a value: {str(error).strip().split(chr(10))[0]}.") from error
+    if (refusal := lacked_right(error)) is not None and not isinstance(error, DatabaseUnavailable):
+        raise DatabaseUnavailable(refusal) from error
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError | StoreUnavailable) and not isinstance(
         error, DatabaseUnavailable
     ):

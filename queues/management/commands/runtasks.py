@@ -7,11 +7,10 @@ from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError
-from psycopg import OperationalError
 
 from queues.config import extras
-from queues.engine.api import absence
 from queues.errors import BrokerError
+from queues.management.shell import database_in_words
 
 if TYPE_CHECKING:
     from queues.celery.django_tasks.backend import FivewireBackend
@@ -37,11 +36,10 @@ class Command(BaseCommand):
         if options["concurrency"] < 1:
             raise CommandError("--concurrency must be 1 or more.")
         try:
-            worker = TaskWorker(queues, options["concurrency"], backend.database)
+            with database_in_words():
+                worker = TaskWorker(queues, options["concurrency"], backend.database)
         except BrokerError as error:
             raise CommandError(str(error)) from error
-        except OperationalError as error:
-            raise CommandError(absence(error)) from error
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: worker.stop())
         self.stdout.write(f"running tasks of {', '.join(queues)}")
