@@ -19,6 +19,7 @@ from typing import Final, Self
 from wire.blipmq.client_core import PREFETCH, STALE, ClientCore, Message, NackError, Window
 from wire.client.drivers import AsyncClientDriver
 from wire.client.protocol import over_tls
+from wire.client.shared_calls import SharedCall  # async only
 
 __all__ = [
     # sync: "AsyncClient",
@@ -59,14 +60,15 @@ class AsyncClient:
         # sync: """
         """Make a client that is not connected yet: call `connect`, or enter the context.
 
-        Several tasks may share it. Their calls are carried out one after the other: a task that polls with a timeout
-        keeps the others waiting, so give it a connection of its own. A cancelled poll leaves its message to be
-        redelivered.
+        Several tasks may share it. One round trip answers all that `flush` at once; other calls are carried out one
+        after the other: a task that polls with a timeout keeps the others waiting, so give it a connection of its own.
+        A cancelled poll leaves its message to be redelivered.
         """  # async only
         self._address = host, port  # async only
         self._key = key  # async only
         self._core = ClientCore(timeout)
         self._driver = AsyncClientDriver(over_tls(self._core, tls, host, server_hostname), timeout)
+        self._flushes = SharedCall(lambda: self._driver.run(self._core.flush()))  # async only
         # sync: self._driver.connect(host, port, self._core.handshake(key))
 
     async def connect(self) -> None:  # async only
@@ -108,7 +110,8 @@ class AsyncClient:
         Raises NackError if the broker refused any of it, or an `ack`: its `correlation_id` and those of its `others`
         name the refused frames; all else is durable.
         """
-        await self._driver.run(self._core.flush())
+        # sync: self._driver.run(self._core.flush())
+        await self._flushes.join()  # async only
 
     async def subscribe(self, topic: str | bytes, qos: int = 1) -> int:
         """Make a subscription and return its id; it gets later messages of the topic.

@@ -452,3 +452,19 @@ async def test_an_asyncio_client_must_connect_first() -> None:
     with pytest.raises(ConnectionLost, match=r"^not connected$"):
         await client.flush()
     await client.close()
+
+
+async def test_tasks_that_flush_together_share_a_round_trip_and_each_hears_of_a_refusal() -> None:
+    bodies = [b"a", b"b", b"c"]
+    publishes = b"".join(publish(ID + n, body) for n, body in enumerate(bodies))
+    refusal = codec.encode_nack(ID + 1, 503, "queue full")
+    script = (Expect(publishes + codec.encode_ping(ID + 3)), Send(refusal + codec.encode_pong(ID + 3)))
+
+    async def confirmed(body: bytes) -> None:
+        await client.publish("demo", body)
+        await client.flush()
+
+    with ScriptedServer(*GREETING, *script) as server:
+        async with AsyncClient(server.host, server.port, "dev-key") as client:
+            errors = await asyncio.gather(*map(confirmed, bodies), return_exceptions=True)
+    assert [getattr(error, "correlation_id", None) for error in errors] == 3 * [ID + 1]
