@@ -8,16 +8,14 @@ from typing import Any
 from django.http import HttpRequest
 
 from hydra.models import Tenure
-from queues.admin.charts import Chart, Stretch, timeline
+from queues.admin.charts import Stretch, Timeline
 from queues.admin.history import asked_span
-from queues.formats.times import duration
+from queues.formats.times import clock, duration, zone
 from queues.store.samples import SPANS
 
-#: Tenures in a timeline, the newest, and moments below it.
+#: Tenures in a timeline, the newest.
 MAX_SHOWN = 500
-MOMENTS = 6
 KINDS = (Tenure.Kind.LEAD, Tenure.Kind.IRC)
-SHOWN = "%Y-%m-%d %H:%M:%S"
 
 
 def timeline_context(request: HttpRequest) -> dict[str, Any]:
@@ -26,12 +24,11 @@ def timeline_context(request: HttpRequest) -> dict[str, Any]:
     return {"timeline": _chart(name), "span": name, "spans": {key: span.label for key, span in SPANS.items()}}
 
 
-def _chart(span_name: str) -> Chart:
+def _chart(span_name: str) -> Timeline:
     span, now = SPANS[span_name], datetime.now(UTC)
     start = now - timedelta(seconds=span.width * span.places)
     tenures = list(Tenure.objects.filter(until__gte=start)[:MAX_SHOWN])
     first, last = start.timestamp(), now.timestamp()
-    moments = [first + n * (last - first) / (MOMENTS + 1) for n in range(MOMENTS + 2)]
     stretches = [
         Stretch(
             one.name, KINDS.index(Tenure.Kind(one.kind)), one.began_at.timestamp(), one.until.timestamp(), _words(one)
@@ -39,14 +36,13 @@ def _chart(span_name: str) -> Chart:
         for one in sorted(tenures, key=lambda one: one.name)
     ]  # fmt: skip
     left_out = f" The newest {MAX_SHOWN:,} are shown." if len(tenures) == MAX_SHOWN else ""
-    return timeline(
-        "tenures", f"Leaders and the IRC connection, {span.label} (UTC)", _summary(tenures) + left_out,
-        [str(kind.label) for kind in KINDS], stretches, moments,
-        lambda moment: datetime.fromtimestamp(moment, UTC).strftime(span.form),
+    return Timeline(
+        "tenures", f"Leaders and the IRC connection, {span.label} ({zone()})", _summary(tenures) + left_out,
+        [str(kind.label) for kind in KINDS], stretches, first, last,
         ["From", "Until", "For", "Node", "", "Term"],
         [
             [
-                _shown(one.began_at), _shown(one.until), _lasted(one), one.name, str(one.get_kind_display()),
+                clock(one.began_at), clock(one.until), _lasted(one), one.name, str(one.get_kind_display()),
                 f"{one.term:,}",
             ]
             for one in tenures
@@ -54,16 +50,12 @@ def _chart(span_name: str) -> Chart:
     )  # fmt: skip
 
 
-def _shown(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):{SHOWN}}"
-
-
 def _lasted(tenure: Tenure) -> str:
     return duration((tenure.until - tenure.began_at).total_seconds())
 
 
 def _words(tenure: Tenure) -> str:
-    when = f"from {_shown(tenure.began_at)} until {_shown(tenure.until)}"
+    when = f"from {clock(tenure.began_at)} until {clock(tenure.until)}"
     return f"{tenure.name} {tenure.get_kind_display()} in term {tenure.term:,} {when}"
 
 

@@ -8,13 +8,13 @@ from django.contrib import admin
 from django.template.defaultfilters import filesizeformat
 from django.template.loader import render_to_string
 from django.urls import reverse
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from queues.admin import charts
 from queues.admin.columns import anchor, column
 from queues.admin.etl_progress import in_order, progress_of, run_seconds
-from queues.admin.rollup import rollup_charts, span
+from queues.admin.rollup import rollup_address, rollup_charts, span
 from queues.formats.times import clock, relative
 from queues.models import EtlRun, EtlState
 
@@ -96,14 +96,15 @@ class RunColumns:
         return f"{run.pid} on {run.host}, last sign of life {relative(run.heartbeat_at, datetime.now(UTC))}"
 
     @admin.display(description="figures")
-    def charts(self, run: EtlRun) -> SafeString:
+    def charts(self, run: EtlRun) -> str:
         if run.ended_at is None:
-            return format_html("{}", "They appear when the run has ended.")
-        drawn = _run_charts(run)
+            return "They appear when the run has ended."
+        drawn = [charts.Charts(_run_charts(run))]
         if run.state == EtlState.SUCCEEDED:
             # Rounded up: an hour that has just begun belongs to those before the end.
-            drawn += rollup_charts(span(run.ended_at + timedelta(seconds=1), HOURS))
-        return format_html("{}" * len(drawn), *drawn) if drawn else format_html("{}", "It has left no figures.")
+            hours = span(run.ended_at + timedelta(seconds=1), HOURS)
+            drawn.append(charts.Charts(rollup_charts(hours), rollup_address(hours)))
+        return format_html_join("", "{}", ((one,) for one in drawn if one.charts)) or "It has left no figures."
 
 
 def page(id: int) -> str:
@@ -125,14 +126,14 @@ def _tables(run: EtlRun) -> dict[str, dict[str, int]]:
     return {name: found[name] for name in (*TABLES, *found) if name in found}
 
 
-def _run_charts(run: EtlRun) -> list[charts.Chart]:
+def _run_charts(run: EtlRun) -> list[charts.BarChart]:
     """The run's own news."""
     drawn = []
     if taken := run.figures.get("seconds"):
         stages = in_order(taken)
         series = [charts.Series("seconds", [taken[name] for name in stages])]
-        drawn.append(charts.bars("stages", "Time by stage", stages, series, charts.format_seconds))
+        drawn.append(charts.BarChart("stages", "Time by stage", series, "seconds", stages))
     if tables := _tables(run):
         rows = [charts.Series("rows", [one["rows_out"] for one in tables.values()])]
-        drawn.append(charts.bars("tables", "Rows written by table", list(tables), rows))
+        drawn.append(charts.BarChart("tables", "Rows written by table", rows, "count", list(tables)))
     return drawn

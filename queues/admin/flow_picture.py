@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from queues.admin.charts import COLOURS, format_number, format_rate
+from queues.admin.charts import format_number, format_rate
 from queues.operations.flows import Edge, EdgeKind, Flows
 
 COLUMN, BOX, ROW, BOX_HEIGHT, MARGIN = 250, 174, 46, 34, 34
@@ -19,12 +19,12 @@ CONSUMED, CONSUMERS = "consumed by", "consumers of "
 LABELS = (0.3, 0.5, 0.7)
 #: Kinds of lines whose numbers stand beside them: those of the others are in the boxes that they lead to.
 LABELLED = (EdgeKind.ROUTE, EdgeKind.DEAD_LETTERS)
-#: Colour and pattern of each kind of line.
+#: Colour and pattern of each kind of line; the colours are Okabe's and Ito's.
 LOOKS: Mapping[str, tuple[str, str]] = {
-    EdgeKind.SUBSCRIPTION: (COLOURS[0], ""),
-    EdgeKind.ROUTE: (COLOURS[1], "8 3"),
-    EdgeKind.DEAD_LETTERS: (COLOURS[2], "2 3"),
-    CONSUMED: (COLOURS[3], ""),
+    EdgeKind.SUBSCRIPTION: ("#0072b2", ""),
+    EdgeKind.ROUTE: ("#e69f00", "8 3"),
+    EdgeKind.DEAD_LETTERS: ("#d55e00", "2 3"),
+    CONSUMED: ("#009e73", ""),
 }
 
 

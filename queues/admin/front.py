@@ -16,9 +16,9 @@ from django.template.response import TemplateResponse
 from django.urls import get_script_prefix, reverse
 from django.utils.translation import get_language
 
-from queues.admin.charts import SMALL, format_number, format_rate, format_seconds, format_size
+from queues.admin.charts import Charts, format_number, format_rate, format_seconds, format_size
 from queues.admin.find import find_address
-from queues.admin.history import history_charts
+from queues.admin.history import DEFAULT_SPAN, history, history_charts
 from queues.admin.recorded import demand, operator
 from queues.errors import BrokerError
 from queues.formats.times import duration
@@ -43,7 +43,9 @@ def front_context(request: HttpRequest) -> dict[str, Any]:
     """The index page's state of the broker, beside the models."""
     if not request.user.has_perm(VIEW):
         return {"may_see": False}
-    return {"may_see": True, "sections": [Section(name, html) for name, html in _sections(request).items()]}
+    found = _sections(request)
+    sections = [Section(name, html) for name, html in found.items()]
+    return {"may_see": True, "sections": sections, "charts": _charts(request) if "figures" in found else None}
 
 
 class Section:
@@ -72,8 +74,6 @@ class _Rendered:
     state: BrokerState | None = None
     #: By whether they have the button that ends a session, and by `_dress`.
     sections: Mapping[tuple[bool, object], dict[str, str]] = {}
-    #: The charts' HTML, and the time of the series that it shows with its `_dress`.
-    charts: tuple[object, str] = (None, "")
 
 
 def _dress() -> object:
@@ -102,18 +102,15 @@ def _draw(state: BrokerState, may_end: bool) -> dict[str, str]:
         "problems": _problems(state.problems, may_end),
         "figures": render_to_string("admin/queues/front_figures.html", {"figures": _figures(state)}),
         "busiest": render_to_string("admin/queues/front_queues.html", {"queues": _busiest(state)}),
-        "charts": _charts(state),
     }
 
 
-def _charts(state: BrokerState) -> str:
-    """Drawn when the series was read anew."""
-    drawn, html = _Rendered.charts
-    if drawn != (kind := (state.series_at, _dress())):
-        charts = [] if state.series is None else history_charts(state.series, SPANS["hour"], state.series_at, SMALL)
-        html = render_to_string("admin/queues/front_charts.html", {"charts": charts})
-        _Rendered.charts = (kind, html)
-    return html
+def _charts(request: HttpRequest) -> Charts | None:
+    """The last hour's, which follow the broker by themselves."""
+    state = _Rendered.state
+    if state is None or state.series is None:
+        return None
+    return history(history_charts(state.series, SPANS[DEFAULT_SPAN], state.series_at)[:2], request, DEFAULT_SPAN)
 
 
 def _problems(problems: list[Problem], may_end: bool) -> str:

@@ -19,7 +19,6 @@ from queues.admin.counted import CountedRows, messages_link
 from queues.admin.effects import effects
 from queues.admin.find import find_address
 from queues.admin.generic import ModelForm
-from queues.admin.history import asked_span
 from queues.admin.operate import queue_links
 from queues.admin.publish import may_publish
 from queues.admin.queue_panel import NO_FIGURES, list_figures, queue_panel
@@ -122,7 +121,7 @@ class QueueAdmin(CountedRows):
         response: HttpResponse = super().change_view(request, object_id, form_url, extra_context)
         if isinstance(response, TemplateResponse) and response.context_data is not None:
             queue = response.context_data["original"]
-            panel = queue_panel(queue, asked_span(request))
+            panel = queue_panel(queue, request)
             response.context_data |= panel | few_reasons(request, queue, panel["counts"]) | {
                 "find": find_address(queue.name),
                 "audit": operators_address(queue), "may_publish": may_publish(request),
@@ -146,7 +145,7 @@ class QueueAdmin(CountedRows):
     oldest = column("oldest", lambda queue: queue.figures.age)
     consumers = column("consumers", lambda queue: queue.figures.consumers)
     last_hour = column(
-        "waiting, last hour", lambda queue: sparkline(f"Messages that wait in {queue.name}", queue.figures.depth)
+        "waiting, last hour (most)", lambda queue: sparkline(f"Messages that wait in {queue.name}", queue.figures.depth)
     )
 
     pause = row_action(lambda queue: queue_operations.set_paused(queue.name, True), "Pause", "pause", "Paused")

@@ -9,10 +9,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, OperationalError
+from django.http import HttpRequest
 from django.urls import reverse
 
-from queues.admin.charts import SMALL, format_number, format_rate
-from queues.admin.history import history_charts
+from queues.admin.charts import format_number, format_rate
+from queues.admin.history import asked_span, history, history_charts
 from queues.formats.times import duration, relative
 from queues.models import Queue
 from queues.operations.overview import QueueState, oldest_ready, read_queues
@@ -89,9 +90,9 @@ def _rows(consumers: Iterable[ConsumerState]) -> list[dict[str, Any]]:
     ]
 
 
-def queue_panel(queue: Queue, span: str, using: str = DEFAULT_DB_ALIAS) -> dict[str, Any]:
-    """The context of a queue's page above its settings; four queries."""
-    now = time.time()
+def queue_panel(queue: Queue, request: HttpRequest, using: str = DEFAULT_DB_ALIAS) -> dict[str, Any]:
+    """The context of a queue's page above its settings; five queries."""
+    now, span = time.time(), asked_span(request)
     state, ages = read_queues([queue.pk], using, LIMIT).get(queue.pk), _ages([queue.pk], using)
     counts = QueueCounts() if state is None else state.counts
     details = queue_details(queue, counts.leased, using)
@@ -112,7 +113,7 @@ def queue_panel(queue: Queue, span: str, using: str = DEFAULT_DB_ALIAS) -> dict[
             ("Unacknowledged", format_number(counts.leased), "with consumers"),
             ("Dead letters", format_number(counts.dead), dead),
         ],
-        "charts": history_charts(series, SPANS[span], now, SMALL),
+        "charts": history(history_charts(series, SPANS[span], now)[:2], request, span, queue.name, using),
         "span": span, "spans": {key: one.label for key, one in SPANS.items()},
         "consumers": _rows(details.consumers), "line": _rows(details.line),
         "counts": counts,

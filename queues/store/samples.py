@@ -73,17 +73,23 @@ class Span:
     label: str
     width: int
     places: int
-    #: The format of a period's end, for `strftime`.
-    form: str
+
+    def times(self, now: float) -> list[float]:
+        """The ends of its periods before a Unix time; of the last one, which goes on, the last whole minute."""
+        start, last = span_start(self, now), now // MINUTE * MINUTE
+        return [min(start + (n + 1) * self.width, last) for n in range(self.places)]
 
 
 SPANS = {
-    "hour": Span("last hour", 60, 60, "%H:%M"),
-    "day": Span("last day", 900, 96, "%H:%M"),
-    "month": Span("last month", 6 * 3600, 124, "%d %b %H:%M"),
+    "quarter": Span("last 15 minutes", 60, 15),
+    "hour": Span("last hour", 60, 60),
+    "six-hours": Span("last 6 hours", 300, 72),
+    "day": Span("last day", 900, 96),
+    "week": Span("last 7 days", 3600, 168),
+    "month": Span("last 30 days", 6 * 3600, 120),
 }
 #: Behind a name in a list.
-SPARK = Span("last hour", 120, 30, "%H:%M")
+SPARK = Span("last hour", 120, 30)
 
 Figures = list[float | None]
 
@@ -92,9 +98,10 @@ Figures = list[float | None]
 class TimeSeries:
     """A queue's figures by period. None: no engine took a sample; a period in which nothing changed has rates of 0."""
 
-    #: Messages/s stored, and messages/s that left for good.
+    #: Messages/s stored, acknowledged, and that left in another way: moved, purged, expired, dropped, dead.
     incoming: Figures
-    outgoing: Figures
+    acknowledged: Figures
+    otherwise: Figures
     #: Messages that became dead letters.
     died: Figures
     #: Held at the end of the period, and the most of any of its minutes.
@@ -129,20 +136,22 @@ def read_series(queues: Iterable[int], span: Span, now: float, using: str = DEFA
 def _series(
     rows: dict[int, Sequence[float | None]], taken: dict[int, Sequence[float | None]], span: Span
 ) -> TimeSeries:
-    columns: list[Figures] = [[] for _ in range(9)]
-    held: list[float | None] = list(rows[-1][5:9]) if -1 in rows else [None] * 4
+    columns: list[Figures] = [[] for _ in range(10)]
+    held: list[float | None] = list(rows[-1][6:10]) if -1 in rows else [None] * 4
     for place in range(span.places):
         values = rows.get(place)
         if values is not None:
-            seconds, published, settled, died, peak, *levels, size = values
+            seconds, published, settled, completed, died, peak, *levels, size = values
             held = list(levels)
             covered = taken.get(place, values)[0] or seconds or MINUTE
-            figures = [(published or 0) / covered, (settled or 0) / covered, died, *held, peak, size]
+            done = completed or 0
+            otherwise = max(0.0, (settled or 0) - done)
+            figures = [(published or 0) / covered, done / covered, otherwise / covered, died, *held, peak, size]
         elif place in taken:
             known = [amount for amount in held[:3] if amount is not None]
-            figures = [0.0, 0.0, 0, *held, sum(known) if known else None, None]
+            figures = [0.0, 0.0, 0.0, 0, *held, sum(known) if known else None, None]
         else:
-            figures = [None] * 9
+            figures = [None] * 10
         for column, figure in zip(columns, figures, strict=True):
             column.append(figure)
     return TimeSeries(*columns)

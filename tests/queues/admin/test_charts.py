@@ -1,21 +1,31 @@
-"""Charts: what is drawn where, and how figures are written."""
+"""Charts: their tables, their figures for machines, and how figures are written."""
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
-from queues.admin.charts import HEIGHT, Series, bars, columns, format_number, format_seconds, lines, scale
+from queues.admin.charts import (
+    BarChart,
+    Charts,
+    Series,
+    Stretch,
+    TimeChart,
+    Timeline,
+    format_number,
+    format_seconds,
+    format_size,
+    sparkline,
+)
+
+#: Noon, and the two minutes after it.
+TIMES = [1_780_056_000.0, 1_780_056_060.0, 1_780_056_120.0]
 
 
-@pytest.mark.parametrize(
-    ("highest", "levels"),
-    [
-        (0, [0, 1]), (1, [0, 0.25, 0.5, 0.75, 1]), (7, [0, 2, 4, 6, 8]), (100, [0, 25, 50, 75, 100]),
-        (101, [0, 50, 100, 150]), (8_000_001, [0, 2.5e6, 5e6, 7.5e6, 1e7]), (0.003, [0, 0.001, 0.002, 0.003]),
-    ],
-)  # fmt: skip
-def test_levels_are_round_and_reach_the_highest_figure(highest: float, levels: list[float]) -> None:
-    assert scale(highest) == pytest.approx(levels)
+def time_chart(*series: Series, unit: str = "seconds") -> TimeChart:
+    return TimeChart("l", "Latency", series, unit, TIMES, TIMES[0] - 60, TIMES[-1])
 
 
 @pytest.mark.parametrize(
@@ -33,39 +43,60 @@ def test_how_a_time_is_written(value: float, words: str) -> None:
     assert format_seconds(value) == words
 
 
-def test_columns_stand_on_each_other_and_what_is_nothing_is_not_drawn() -> None:
-    chart = columns("c", "Messages", ["a", "b"], [Series("good", [3, 0]), Series("bad", [1, 0]), Series("odd", [0, 0])])
-    below, above = chart.marks
-    assert (below.words, above.words) == ("a: 3 good", "a: 1 bad")
-    assert above.y + above.height == pytest.approx(below.y)
-    assert below.height == pytest.approx(3 * above.height)
-    assert [label for label, *_ in chart.series] == ["good", "bad"]
-    assert chart.rows == [["a", "3", "1", "0"], ["b", "0", "0", "0"]]
+@pytest.mark.parametrize(("value", "words"), [(12, "12 bytes"), (512_000, "512 kB"), (1.34e9, "1.34 GB")])
+def test_how_a_size_is_written(value: float, words: str) -> None:
+    assert format_size(value) == words
 
 
-def test_a_line_is_broken_where_there_are_no_figures() -> None:
-    chart = lines("l", "Latency", list("abcde"), [Series("p50", [1, 2, None, 4, None])])
-    assert [len(line.points.split()) for line in chart.lines] == [2, 2]
-    heights = [float(point.split(",")[1]) for point in chart.lines[0].points.split()]
-    assert HEIGHT > heights[0] > heights[1] > 0
-    assert chart.words == "Latency. p50 is highest at d with 4 s."
-    assert chart.rows[2] == ["c", "-"]
+def test_a_chart_has_its_figures_in_words_in_a_table_and_for_machines() -> None:
+    chart = time_chart(Series("p50", [1, None, 4]))
+    assert chart.words == "Latency. p50 is highest at 2026-05-29 12:02 with 4 s."
+    assert chart.rows == [["2026-05-29 12:00", "1 s"], ["2026-05-29 12:01", "-"], ["2026-05-29 12:02", "4 s"]]
+    assert chart.data["values"] == [[1, None, 4]]
+    assert list(chart.csv())[:3] == [["time", "p50"], ["2026-05-29T12:00:00Z", 1], ["2026-05-29T12:01:00Z", ""]]
 
 
-def test_bars_are_as_long_as_their_figures_and_long_names_are_cut() -> None:
-    chart = bars("b", "Queues", ["x" * 50, "y"], [Series("n", [20_000, 10_000])])
-    assert chart.marks[0].width == pytest.approx(2 * chart.marks[1].width, rel=0.01)
-    assert [label.text for label in chart.labels] == ["x" * 25 + "…", "20 k", "y", "10 k"]
-    assert chart.rows[0] == ["x" * 50, "20,000"]
+def test_counts_in_a_table_are_exact() -> None:
+    assert time_chart(Series("n", [1_234_567, 0, None]), unit="count").rows[0][1] == "1,234,567"
+
+
+def test_bars_are_as_long_as_their_figures_and_what_is_nothing_is_left_out() -> None:
+    series = [Series("good", [20_000, 10_000]), Series("odd", [0, 0]), Series("bad", [0, 10_000])]
+    chart = BarChart("b", "Queues", series, "count", ["x", "y"])
+    (_, cells, (long,)), (_, _, (good, bad)) = chart.bars
+    assert cells == ["20,000", "0"]
+    assert (long.width, good.width, bad.width, bad.x) == (100, 50, 50, 50)
+    assert (good.colour, bad.colour) == (1, 3), "a series keeps its colour"
+    assert list(chart.csv())[1] == ["x", 20_000, 0, 0]
 
 
 def test_a_chart_of_nothing_says_so() -> None:
-    chart = columns("c", "Messages", ["a"], [Series("good", [0])])
-    assert chart.words == "Messages. There are no figures."
-    assert "<svg" not in str(chart)
+    assert time_chart(Series("good", [0, None, 0])).words == "Latency. There are no figures."
+    for chart in (time_chart(Series("good", [0, None, 0])), BarChart("b", "Queues", [], "count", [])):
+        drawn = str(Charts([chart], address="/x?"))
+        assert "There are no figures." in drawn
+        assert "format=csv" not in drawn
+
+
+def test_stretches_of_time_are_cut_at_the_ends_of_a_timeline() -> None:
+    stretches = [Stretch("n", 1, 0, 150, "held"), Stretch("n", 0, 150, 900, "led")]
+    [(name, (held, led))] = Timeline("t", "T", "w", ["led", "held"], stretches, 100, 200, [], []).lines
+    assert name == "n"
+    assert (held.x, held.width, held.y, held.height) == (0, 50, 50, 50)
+    assert (led.x, led.width, led.y) == (50, 50, 0)
+
+
+def test_the_line_behind_a_name_begins_at_nothing_and_says_how_high_it_goes() -> None:
+    drawn = sparkline("Waiting", [0, 12_000, None, 6_000])
+    assert re.findall(r"points=\"(.*?)\"", drawn) == ["11.25,22 33.75,2", "75.75,12 81.75,12"]
+    assert re.sub(r"<[^>]+>", "", drawn).strip() == "12 k"
+    assert not sparkline("Waiting", [None])
 
 
 def test_names_are_text_wherever_they_stand() -> None:
-    html = str(bars("b", "Queues", ["<b>&"], [Series("n", [1])]))
-    assert "<b>" not in html
-    assert html.count("&lt;b&gt;&amp;") == 4  # in words, on the bar, beside it, in the table
+    name = "</script><b>&"
+    drawn = str(
+        Charts([BarChart("b", "Q", [Series(name, [1])], "count", [name]), time_chart(Series(name, [1, 2, 3]))])
+    )
+    assert "<b>" not in drawn
+    assert json.loads(re.findall(r"<script[^>]*>(.*?)</script>", drawn)[0]) == {"zone": "UTC", "events": []}

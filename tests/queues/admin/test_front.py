@@ -118,7 +118,7 @@ def test_a_refresh_brings_what_has_changed_only(
 ) -> None:
     make_node()
     first = admin_client.get(reverse("admin:state")).json()
-    assert set(first) == {"problems", "figures", "busiest", "charts"}
+    assert set(first) == {"problems", "figures", "busiest"}
     known = {name: section["version"] for name, section in first.items()}
     with django_assert_max_num_queries(2):  # session and user: the state is not a second old
         assert admin_client.get(reverse("admin:state"), known).json() == {}

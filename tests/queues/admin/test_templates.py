@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from django.test import override_settings
 from django.utils import translation
 
 from brokersite.environment import CHECKOUT
-from queues.admin.charts import Series, bars, columns, lines
+from queues.admin.charts import BarChart, Charts, Series, Stretch, TimeChart, Timeline
 
 TEMPLATES = sorted(
     path for root in ("queues/templates", "hydra/templates", "templates") for path in (CHECKOUT / root).rglob("*.html")
@@ -27,11 +28,10 @@ TEXTS = ("|unlocalize", "|stringformat:", "|urlencode", "|slugify")
 #: Values that are texts.
 NAMES = {
     "action", "action_checkbox_name", "action_label", "address", "around", "button", "chart.id", "colour", "dash",
-    "field.auto_id", "field.name", "find", "first_page", "cl.first_page", "cl.next_page", "further",
-    "history", "audit", "key", "name", "next_page", "one.page", "picture", "publish", "queue", "row.address",
-    "row.page", "row.queue_page", "reasons_page", "section.name", "section.version", "source", "stage.mark",
-    "subscriptions", "target", "value",
-    "opts.app_label", "opts.model_name",
+    "field.auto_id", "field.name", "find", "first_page", "cl.first_page", "cl.next_page", "further", "history",
+    "audit", "key", "name", "next_page", "one.page", "picture", "publish", "queue", "row.address", "row.page",
+    "row.queue_page", "reasons_page", "section.name", "section.version", "source", "stage.mark", "subscriptions",
+    "target", "value", "chart.words", "page.address", "until", "opts.app_label", "opts.model_name",
 }  # fmt: skip
 
 
@@ -50,13 +50,23 @@ def test_no_attribute_has_a_number_that_is_localized(path: Path) -> None:
 
 @pytest.mark.parametrize("language", ["de", "fr", "ar", "pt-br"])
 def test_charts_are_drawn_with_numbers_that_browsers_read(language: str) -> None:
-    places, series = ["a", "b"], [Series("in", [1234567.5, 0.25])]
-    charts = [draw(draw.__name__, "Messages", places, series) for draw in (lines, columns, bars)]
+    series = [Series("in", [1234567.5, 0.25])]
+    times = [1_700_000_000.5, 1_700_003_600.0]
+    drawn_by_script = TimeChart("t", "T", series, "count", times, times[0], times[1])
+    charts = Charts([drawn_by_script, BarChart("b", "B", series, "rate", ["a", "b"])], "/somewhere/?n=1000", live=True)
+    stretch = Stretch("n", 0, times[0] + 1234.5, times[0] + 2345.6, "it led")
+    timeline = Timeline("n", "N", "words", ["led", "held"], [stretch], times[0], times[1], [], [])
     with override_settings(USE_THOUSAND_SEPARATOR=True, USE_I18N=True), translation.override(language):
         assert Template("{{ n }}").render(Context({"n": 1234.5})) != "1234.5", "it localizes"
-        for chart in charts:
-            drawn = str(chart)
-            for name in ("x", "y", "x1", "y1", "x2", "y2", "width", "height"):
-                for value in re.findall(rf'\s{name}="([^"]*)"', drawn):
-                    float(value)
-            assert re.search(r'viewBox="0 0 \d+ [\d.]+"', drawn)
+        drawn = f"{charts}{timeline}"
+        figures = charts.as_json()["charts"]["t"]
+    for name in ("x", "y", "width", "height"):
+        values = re.findall(rf'\s{name}="([^"]*)"', drawn)
+        assert values
+        for value in values:
+            float(value.removesuffix("%"))
+    [data] = re.findall(r'"plot".*?<script[^>]*>(.*?)</script>', drawn, re.DOTALL)
+    assert json.loads(data)["times"] == figures["times"] == times
+    assert json.loads(data)["values"] == figures["values"] == [[1234567.5, 0.25]]
+    assert figures["rows"][0][1] in drawn
+    assert figures["rows"][0][1] != "1234567.5", "people of this language do not write it so"
