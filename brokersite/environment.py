@@ -9,7 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from queues.config.options import Options, file, flag, integer, networks, postgres_url, seconds, size, text, words
+from queues.config.options import (
+    Options,
+    choice,
+    file,
+    flag,
+    integer,
+    networks,
+    postgres_url,
+    seconds,
+    size,
+    text,
+    words,
+)
 from queues.config.secret_files import find_secret, kept_secret
 from queues.config.settings import (
     AuditSettings,
@@ -68,6 +80,10 @@ class SiteOptions(FileSettings):
         maximum=10 * 31_536_000,
     )  # fmt: skip
     DEBUG = flag(False, "Django's debug pages. Never on where others can reach the site.")
+    BROKER_LOG_FORMAT = choice(
+        "text", "How log lines are written: `json` is one object a line, with fields for what a line is about.",
+        "text", "json",
+    )  # fmt: skip
     ALLOWED_HOSTS = words(
         ("localhost", "127.0.0.1", "[::1]"), "Host names the site answers to, with commas between them."
     )

@@ -161,10 +161,19 @@ SECURE_CSP = {
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 
+LOG_FORMATS = {
+    "text": {"format": "{asctime} {levelname} {name}: {message}", "style": "{"},
+    "json": {
+        "()": "pythonjsonlogger.json.JsonFormatter",
+        "fmt": ["levelname", "name", "process", "message"],
+        "rename_fields": {"levelname": "level", "name": "logger"},
+        "timestamp": "time",
+    },
+}
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "{asctime} {levelname} {name}: {message}", "style": "{"}},
+    "formatters": {"line": LOG_FORMATS[env.BROKER_LOG_FORMAT]},
     "filters": {"refusals": {"()": "brokersite.logs.RefusalsWithoutTraceback"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["refusals"]}},
     "root": {"handlers": ["stderr"], "level": "INFO"},

@@ -207,7 +207,10 @@ class Sender(Waiter):
             tag, buffer = delivery[0], self._buffer
             entry = None if buffer is None else buffer.unacked.get(tag)
             reason = f"a fault in saying it: {type(error).__name__}: {error}"[:MAX_REASON]
-            logger.error("%s: message %s was given up: %s", self.queue, entry and entry[0], reason, exc_info=error)
+            logger.error(
+                "%s: message %s was given up: %s", self.queue, entry and entry[0], reason, exc_info=error,
+                extra={"queue": self.queue, "message_id": entry and entry[0]},
+            )  # fmt: skip
             self.happened("fault", f"{self.queue}: message {entry and entry[0]} was given up: {reason}")
             if buffer is not None and entry is not None:
                 buffer.bury(tag, reason)
@@ -286,7 +289,10 @@ class Sender(Waiter):
         entry = None if buffer is None else buffer.unacked.get(tag)
         if buffer is not None and entry is not None:
             kind = "line lost" if lost else "line refused"
-            logger.warning("%s: %s, message %d is a dead letter: %s", self.queue, kind, entry[0], words)
+            logger.warning(
+                "%s: %s, message %d is a dead letter: %s", self.queue, kind, entry[0], words,
+                extra={"queue": self.queue, "message_id": entry[0]},
+            )  # fmt: skip
             self.happened(kind, f"{self.queue}: message {entry[0]} is a dead letter: {words}: {line[:MAX_LINE]}")
             buffer.bury(tag, words[:MAX_REASON])
 

@@ -9,11 +9,13 @@ import importlib
 import logging
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from queues.engine.api import Broker, Destination, Engine, EngineOptions, spare_garbage_collector
+from queues.errors import BrokerError
 from queues.operations import bulk
 from queues.schedules.periodic import Scheduler
 from wire.blipmq.session import BlipMQSession
@@ -43,6 +45,8 @@ class WireOptions:
     #: Networks that may reach protocols without authentication; empty means all.
     allow: tuple[Network, ...] = ()
     status: HostPort | None = None
+    #: Reads the certificates of `listener` again. Raises BrokerError or OSError.
+    read_certificates: Callable[[], ssl.SSLContext | None] = lambda: None
     sspq_dead_letters: bool = True
     max_frame: int = 16 << 20
     quotas: Quotas = field(default_factory=Quotas)
@@ -109,6 +113,7 @@ async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
         status = StatusServer(server) if options.status else None
         if status is not None and options.status is not None:
             announce(f"status {await status.start(options.status)}")
+        loop.add_signal_handler(signal.SIGHUP, _read_certificates, options, server)
         for scheduler in schedulers:
             scheduler.start()
         announce("ready")
@@ -124,6 +129,18 @@ async def serve(options: WireOptions, announce: Callable[[str], None]) -> None:
             await server.stop(options.drain_timeout)
             if overhop is not None:
                 await overhop.stop()
+
+
+def _read_certificates(options: WireOptions, server: Server) -> None:
+    """Have new connections meet the certificates as their files are now; after a fault in one, as they were."""
+    try:
+        tls = options.read_certificates()
+    except (BrokerError, OSError) as error:
+        logger.error("the certificates stay as they were: %s", error)
+        return
+    for listener in server.listeners:
+        listener.use_certificates(tls)
+    logger.info("the certificates were read again" if tls else "there are no certificates to read again")
 
 
 def _reserve(server: Server, name: str, sock: socket.socket, state: State) -> Reservation | None:

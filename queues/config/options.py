@@ -231,6 +231,17 @@ def text(
     return Option(default, help, parse=parse, expected=expected, default_text=default_text)
 
 
+def choice(default: str, help: str, *among: str) -> Option[str]:
+    """One of some words."""
+
+    def parse(value: str) -> str:
+        if value not in among:
+            raise ValueError(value)
+        return value
+
+    return Option(default, help, parse=parse, expected=" or ".join(among))
+
+
 def words(
     default: tuple[str, ...] | Callable[[Mapping[str, Any]], tuple[str, ...]],
     help: str,

@@ -25,6 +25,7 @@ from django.conf import settings as django_settings
 from queues.config.options import (
     InvalidEnvironment,
     Options,
+    choice,
     directory,
     file,
     flag,
@@ -234,11 +235,11 @@ class EtlSettings(Options):
         maximum=4096,
         default_text="`DATA_DIR/etl`",
     )
-    BROKER_ETL_BODIES = text("none", "The form of exported payloads that the archive keeps: `none`, `raw` or `json`.")
+    BROKER_ETL_BODIES = choice("none", "The form of exported payloads that the archive keeps.", "none", "raw", "json")
     BROKER_ETL_BODY_SCHEMA = text(
         "", "Fields of JSON payloads that become columns, such as `order_id BIGINT, total DOUBLE`.", maximum=10_000
     )
-    BROKER_ETL_VERIFY = text("all", "Whether a run verifies the audit chains: `all` or `none`.")
+    BROKER_ETL_VERIFY = choice("all", "Which audit chains a run verifies.", "all", "none")
     BROKER_ETL_READERS = integer(4, "Connections to the database that a run reads with.", minimum=1, maximum=1000)
     BROKER_ETL_BUSY_PERCENT = integer(
         40,
@@ -282,11 +283,7 @@ def _audit_keys_are_keys(env: QueuesSettings) -> Iterator[str]:
             yield f"BROKER_AUDIT_TRUSTED_KEYS: {key!r} must be an Ed25519 public key: 32 bytes in base64."
 
 
-def _etl_words_are_known(env: QueuesSettings) -> Iterator[str]:
-    for name, known in (("BODIES", ("none", "raw", "json")), ("VERIFY", ("all", "none"))):
-        value = env.values[f"BROKER_ETL_{name}"]
-        if value not in known:
-            yield f"BROKER_ETL_{name}={value!r}: it must be {' or '.join(known)}."
+def _a_schema_is_for_json(env: QueuesSettings) -> Iterator[str]:
     if env.BROKER_ETL_BODY_SCHEMA and env.BROKER_ETL_BODIES != "json":
         yield "BROKER_ETL_BODY_SCHEMA is set and BROKER_ETL_BODIES is not json: only JSON has fields."
 
@@ -297,7 +294,7 @@ class QueuesSettings(
 ):  # fmt: skip
     """Every setting of the app."""
 
-    checks = (_audit_keys_are_keys, _etl_words_are_known)
+    checks = (_audit_keys_are_keys, _a_schema_is_for_json)
 
 
 class _DjangoValues(Mapping[str, Any]):

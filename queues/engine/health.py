@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import psycopg
 
@@ -42,6 +42,11 @@ KINDS = (
     "job", "history", "replaced",
 )  # fmt: skip
 
+#: Names of fields in logs that are read by programs, where those of the ids are others: `key` is an API key's id.
+FIELDS: Final = {
+    "message": "message_id", "id": "message_id", "producer": "key", "key": "message_key", "session": "connection",
+}  # fmt: skip
+
 
 class Health:
     """One engine's failures and troubles."""
@@ -64,7 +69,11 @@ class Health:
         which = " ".join(f"{name}={value!r}"[:200] for name, value in ids.items() if value is not None)
         text = str(error).strip().split("\n")[0][:500] or type(error).__name__
         unforeseen = None if isinstance(error, psycopg.Error) else error
-        logger.error("one %s failed: %s (%s)", unit, text, which or "no ids", exc_info=unforeseen)
+        fields = {
+            FIELDS.get(name, name): value if isinstance(value, int) else str(value)[:200]
+            for name, value in ids.items() if value is not None
+        }  # fmt: skip
+        logger.error("one %s failed: %s (%s)", unit, text, which or "no ids", exc_info=unforeseen, extra=fields)
 
     def _may_log(self, unit: str) -> bool:
         since, lines = self._lines.get(unit, (0.0, 0))

@@ -322,6 +322,59 @@ def test_with_a_client_authority_only_its_certificates_are_let_in(store: Databas
             ask_over_tls(running, anonymous)
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_sighup_shows_a_renewed_certificate_and_drops_no_connection(
+    store: Database, authority: Authority, processes: int
+) -> None:
+    cert, key = authority.issue("server")
+    trusting = ssl.create_default_context(cafile=str(authority.file))
+    shown: list[int] = []
+
+    def wrap(raw: socket.socket) -> socket.socket:
+        secured = trusting.wrap_socket(raw, server_hostname="localhost")
+        shown.append(serial_number(secured))
+        return secured
+
+    [address] = free_addresses(1)
+    arguments = ("--overhop", "off", "--sspq", "off", "--blipmq", address, "--processes", str(processes))
+    with Broker(store, *arguments, BROKER_TLS_CERT=cert, BROKER_TLS_KEY=key) as running:
+        host, port = address.split(":")
+        place = host, int(port)
+        with Blip(place, wrap=wrap) as before:
+            subscription = before.subscribe(b"renewed")
+            authority.issue("server")
+            running.send_signal(signal.SIGHUP)
+            wait_until(lambda: running.log.count("the certificates were read again") == processes, lambda: running.log)
+            for _ in range(4):  # of several processes any may take it
+                with Blip(place, wrap=wrap) as after:
+                    after.publish(b"renewed", b"new")
+            assert len(set(shown[1:])) == 1
+            assert shown[0] != shown[1]
+            assert before.consume(subscription, 4) == [b"new"] * 4
+            cert.write_text("no certificate")
+            running.send_signal(signal.SIGHUP)
+            wait_until(lambda: running.log.count("the certificates stay as they were: ") == processes)
+            with Blip(place, wrap=wrap) as after:
+                assert after.ask() == []
+            assert shown[-1] == shown[1]
+            assert before.ask() == []
+        assert running.stop() == 0
+
+
+def serial_number(secured: ssl.SSLSocket) -> int:
+    """The number of the certificate that the other side has shown."""
+    certificate = secured.getpeercert()
+    assert certificate is not None
+    return int(str(certificate["serialNumber"]), 16)
+
+
+def test_sighup_without_certificates_ends_nothing(store: Database) -> None:
+    with Broker(store) as running, Blip(running.blipmq) as client:
+        running.send_signal(signal.SIGHUP)
+        wait_until(lambda: "there are no certificates to read again" in running.log)
+        assert client.ask() == []
+
+
 def ask_over_tls(broker: Broker, context: ssl.SSLContext) -> Packet:
     """RECEIVE with a certificate, or none."""
     with Sspq(broker.sspq, lambda raw: context.wrap_socket(raw, server_hostname="localhost")) as worker:

@@ -156,6 +156,8 @@ class Connection(asyncio.Protocol):
         #: Of one that another process has handed over: its state, and bytes that are not handled yet.
         self._resumed: tuple[State, bytes] | None = None
         self.name = f"{listener.name} {HostPort(*peer)}"
+        #: The id of the API key that the client has authenticated with.
+        self.key: int | None = None
         self.peer_certificate: dict[str, Any] | None = None
         self._silence_allowed = False
         #: Seconds that the handshake may take, 0 without limit.
@@ -189,6 +191,11 @@ class Connection(asyncio.Protocol):
         return str(HostPort(*self.peer))
 
     @property
+    def log_fields(self) -> dict[str, object]:
+        """Its name and key as fields of a log line, for programs: the line's `extra`."""
+        return {"connection": self.name} | ({} if self.key is None else {"key": self.key})
+
+    @property
     def is_choked(self) -> bool:
         """Whether the client does not read: nothing should be pushed to it."""
         return WRITE in self._pauses
@@ -196,6 +203,7 @@ class Connection(asyncio.Protocol):
     def name_key(self, key: int) -> None:
         """The client has authenticated with this API key: log lines say so."""
         self.name += f" key {key}"
+        self.key = key
 
     def allow_silence(self, allowed: bool) -> None:
         """The client rightly waits in silence, or no longer, such as a consumer on an empty queue.
@@ -329,7 +337,9 @@ class Connection(asyncio.Protocol):
 
     def failed(self, where: str) -> None:
         """An unforeseen exception is being handled: log it, and end this connection."""
-        logger.exception("%s: the session failed in %s; its connection is closed", self.name, where)
+        logger.exception(
+            "%s: the session failed in %s; its connection is closed", self.name, where, extra=self.log_fields
+        )
         self.listener.session_failed()
         self._end(Closure.SESSION_ERROR)
 
@@ -522,7 +532,7 @@ class Connection(asyncio.Protocol):
             try:
                 session.connection_lost()
             except Exception:
-                logger.exception("%s: the session failed in connection_lost", self.name)
+                logger.exception("%s: the session failed in connection_lost", self.name, extra=self.log_fields)
                 self.listener.session_failed()
 
 

@@ -11,7 +11,9 @@ import contextlib
 import functools
 import logging
 import socket
+import ssl
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from wire.net.acceptor import Acceptor
@@ -105,6 +107,10 @@ class Listener:
             self._sweeper.cancel()
         return self.stats.closed[Closure.STOP_TIMEOUT] - before
 
+    def use_certificates(self, tls: ssl.SSLContext | None) -> None:
+        """Speak TLS as `tls` says from the next handshake on; connections that are open stay."""
+        self.options = replace(self.options, tls=tls)
+
     def pause_all(self, reason: str) -> None:
         """Read from no connection, nor from new ones, until :meth:`resume_all` with the same reason."""
         self.pause_reasons.add(reason)
@@ -143,14 +149,18 @@ class Listener:
     def report(self, closure: Closure, ip: str) -> None:
         """Log that a connection is ended for a limit that it shares with others; a second's together."""
         if count := self._throttle.admit(closure, self.loop.time()):
-            logger.warning("%s closed %d connection(s), the last from %s (%s)", self.name, count, ip, closure)
+            logger.warning(
+                "%s closed %d connection(s), the last from %s (%s)", self.name, count, ip, closure,
+                extra={"listener": self.name, "address": ip, "reason": str(closure), "count": count},
+            )  # fmt: skip
 
     def blame(self, closure: Closure, ip: str, why: str) -> None:
         """Log that a connection is ended for what its client did or left undone; those of a minute together."""
         if count := self._blames.admit(f"{closure} {ip}", self.loop.time()):
             logger.warning(
-                "%s closed %d connection(s) from %s (%s): %s", self.name, count, ip, closure, why[:MAX_WHY]
-            )
+                "%s closed %d connection(s) from %s (%s): %s", self.name, count, ip, closure, why[:MAX_WHY],
+                extra={"listener": self.name, "address": ip, "reason": str(closure), "count": count},
+            )  # fmt: skip
 
     # Accepting
 
@@ -216,7 +226,9 @@ class Listener:
         elif isinstance(error, OSError):
             self._refuse(Refusal.TLS_HANDSHAKE, connection.peer[0], str(error))
         else:
-            logger.error("%s: the connection could not be set up", connection.name, exc_info=error)
+            logger.error(
+                "%s: the connection could not be set up", connection.name, exc_info=error, extra=connection.log_fields
+            )
 
     def _release(self, connection: Connection) -> None:
         if connection in self._admitted:
@@ -230,7 +242,10 @@ class Listener:
         count = self._throttle.admit(refusal, self.loop.time())
         if count:
             why = f"{refusal}: {detail}" if detail else refusal
-            logger.warning("%s refused %d connection(s), the last from %s (%s)", self.name, count, ip, why)
+            logger.warning(
+                "%s refused %d connection(s), the last from %s (%s)", self.name, count, ip, why,
+                extra={"listener": self.name, "address": ip, "reason": str(refusal), "count": count},
+            )  # fmt: skip
 
     # Time and the end
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 from queues.backoff import Backoff, even
 from queues.processes import childprocess
@@ -43,13 +44,15 @@ class Child:
         self.started = 0.0
         self.process: subprocess.Popen[str] | None = None
         self.was_ready = False
+        #: Whether the process that runs now is ready.
+        self.is_ready = False
         self._place = place
         self._say = say
         self._ready = ready
 
     def start(self) -> None:
         command = childprocess.command(childprocess.own_program(), *child_arguments(sys.argv[1:], self._place))
-        self.started = time.monotonic()
+        self.started, self.is_ready = time.monotonic(), False
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         threading.Thread(target=self._relay, args=(self.process,), daemon=True).start()
 
@@ -59,10 +62,15 @@ class Child:
             for line in lines:
                 text = line.rstrip("\n")
                 if text == "ready":
-                    self.was_ready = True
+                    self.was_ready = self.is_ready = True
                     self._ready(self.number)
                 else:
                     self._say(f"[{self.number}] {text}")
+
+    def pass_on(self, number: int) -> None:
+        """Give it a signal that this process got, once it can take it; until then it reads all files anyway."""
+        if self.process is not None and self.is_ready:
+            self.process.send_signal(number)
 
     def watch(self) -> None:
         """Start again when it has died, after a pause that grows while it keeps dying. Raises StartFailed."""
@@ -102,6 +110,12 @@ def run_processes(count: int, drain_timeout: float, say: Callable[[str], None]) 
     exit_status = 0
     with tempfile.TemporaryDirectory(prefix="fivewire-", ignore_cleanup_errors=True) as directory:
         children = [Child(Place(Path(directory), number, count), say_one, ready) for number in range(count)]
+
+        def renew(number: int, frame: FrameType | None) -> None:
+            for child in children:
+                child.pass_on(number)
+
+        signal.signal(signal.SIGHUP, renew)
         try:
             while not stop.is_set():
                 for child in children:

@@ -114,7 +114,10 @@ class Consumer(PushConsumer):
             return None
         except Exception as error:  # this message costs itself only, and is not tried again
             self.connection.listener.session_failed()
-            logger.exception("%s: message %d of %s cannot be delivered", self.connection.name, id, self.queue)
+            logger.exception(
+                "%s: message %d of %s cannot be delivered", self.connection.name, id, self.queue,
+                extra=self.connection.log_fields | {"queue": str(self.queue), "message_id": id},
+            )  # fmt: skip
             self.buffer.bury(tag, f"it cannot be delivered: {type(error).__name__}")
             return None
         if len(value) > self.largest:

@@ -409,7 +409,7 @@ class MailboxService:
                 if len(self._told) == MAX_TOLD:
                     self._told.clear()
                 self._told[queue] = now()
-                logger.warning("letters of peers to the queue %r are dropped: %s", queue, why)
+                logger.warning("letters of peers to the queue %r are dropped: %s", queue, why, extra={"queue": queue})
 
     def _deliver(self, exchange: Exchange) -> None:
         """After the commit."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
+import ssl
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ from wire.overhop.service import OverhopOptions
 from wire.runner import WireOptions, run
 from wire.server import Quotas
 
+logger = logging.getLogger(__name__)
+
 sspq_queue = queue_of(Protocol.SSPQ)
 
 
@@ -42,13 +46,20 @@ def place_of(directory: str, number: str, count: str) -> Place:
     return Place(Path(directory), int(number), int(count))
 
 
+def certificates() -> ssl.SSLContext | None:
+    """TLS as the settings and their files say; None without. Raises TlsConfigurationError."""
+    if not settings.BROKER_TLS_CERT:
+        return None
+    return server_context(settings.BROKER_TLS_CERT, settings.BROKER_TLS_KEY, settings.BROKER_TLS_CLIENT_CA)
+
+
 class Command(ServerCommand):
     """Serve Overhop, BlipMQ and SSPQ until SIGTERM or Ctrl-C."""
 
     help = (
         "Serve the raw TCP protocols until SIGTERM or Ctrl-C. Overhop and SSPQ have no authentication. Prints the "
         "address of each listener and then 'ready'. A stop finishes or hands back deliveries in flight, within "
-        "BROKER_DRAIN_TIMEOUT."
+        "BROKER_DRAIN_TIMEOUT. SIGHUP has the certificates read again."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -97,13 +108,10 @@ class Command(ServerCommand):
                     protocol, addresses, allow_list=allow_list, client_certificates=authority
                 )
             for warning in warnings:
-                self.stderr.write(self.style.WARNING(str(warning)))
+                logger.warning("%s %s (%s)", warning.msg, warning.hint, warning.id)
 
     @staticmethod
     def _wire_options(options: dict[str, Any]) -> WireOptions:
-        tls = None
-        if settings.BROKER_TLS_CERT:
-            tls = server_context(settings.BROKER_TLS_CERT, settings.BROKER_TLS_KEY, settings.BROKER_TLS_CLIENT_CA)
         place = place_of(*options["share_ports"]) if options["share_ports"] else None
         listener = ListenerOptions(
             max_connections=settings.BROKER_MAX_CONNECTIONS,
@@ -112,11 +120,12 @@ class Command(ServerCommand):
             partial_bytes=settings.BROKER_PARTIAL_BYTES,
             handshake_timeout=settings.BROKER_HANDSHAKE_TIMEOUT,
             idle_timeout=settings.BROKER_IDLE_TIMEOUT,
-            tls=tls,
+            tls=certificates(),
         )
         return WireOptions(
             engine=options_from_settings(f"runwire {os.getpid()}"),
             listener=listener,
+            read_certificates=certificates,
             allow=tuple(settings.BROKER_ALLOW),
             overhop=options["overhop"],
             overhop_options=OverhopOptions(
