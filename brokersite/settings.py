@@ -74,6 +74,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "brokersite.standby_away.StandbyAwayMiddleware",
     "brokersite.invalid_values.InvalidValuesMiddleware",
     "brokersite.database_away.DatabaseAwayMiddleware",
 ]

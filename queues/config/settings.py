@@ -110,7 +110,10 @@ class EngineSettings(Options):
         minimum=0.1,
     )
     BROKER_STALL_TIMEOUT = seconds(
-        5.0, "Time a commit may take before `/readyz` says that publishes are not stored.", minimum=0.1
+        5.0,
+        "Time a commit may take before `/readyz` says that publishes are not stored, and a command or the admin that a "
+        "change waits for a standby.",
+        minimum=0.1,
     )
     BROKER_DATABASE_TIMEOUT = seconds(
         15.0,

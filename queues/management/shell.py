@@ -22,6 +22,8 @@ from django.db.backends.signals import connection_created
 from django.utils.dateparse import parse_datetime
 
 from queues.checks import refuse_encoding
+from queues.config.settings import settings
+from queues.database.commit_watch import UNCONFIRMED, CommitWatch
 from queues.engine.api import absence, lacked_right
 from queues.errors import BrokerError
 from queues.formats.limits import MAX_DELAY
@@ -50,7 +52,7 @@ class SubcommandCommand(BaseCommand):
                     name = name.replace("_", "-")
                     raise CommandError(f"{name} has a NUL or bytes that are no UTF-8: {text[:40]!r}", returncode=USAGE)
         try:
-            with database_in_words():
+            with database_in_words(), self._waits_in_words():
                 do(options)
             self.stdout.flush()
         except BrokenPipeError:  # the reader of the output has closed it; the rest of the buffer is dropped
@@ -60,6 +62,21 @@ class SubcommandCommand(BaseCommand):
         except DataError as error:  # a value that the database has no room for, which no check has foreseen
             reason = str(error).partition("\n")[0]
             raise CommandError(f"The database refuses a value: {reason}", returncode=REFUSED) from error
+
+    @contextmanager
+    def _waits_in_words(self) -> Iterator[None]:
+        """Say what a commit waits for, and what Ctrl-C means for it."""
+
+        def tell() -> None:
+            self.stderr.write(f"Waiting: the change {UNCONFIRMED}. Ctrl-C ends the wait, and the change stays.")
+
+        with CommitWatch(settings.BROKER_STALL_TIMEOUT, tell) as watch:
+            try:
+                yield
+            except KeyboardInterrupt:
+                if not watch.waited:
+                    raise
+                raise CommandError(f"Interrupted: the change {UNCONFIRMED}.", returncode=REFUSED) from None
 
     def say(self, text: str) -> None:
         """One line on standard output."""
