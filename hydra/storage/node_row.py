@@ -31,6 +31,7 @@ from hydra.storage.node_lease import NodeLease
 from hydra.storage.status_writer import StatusWriter
 from hydra.storage.vote_log import VoteLog
 from queues.backoff import Backoff
+from queues.engine.api import check_sessions
 
 logger = logging.getLogger(__name__)
 
@@ -92,10 +93,13 @@ class NodeStore:
 
         A new voter's key is drawn from `rng`. A database that does not answer for `answer` seconds counts as lost.
 
-        Raises NodeNameTaken, UnreadableRow, and psycopg.Error when the database is away or has no tables of Hydra's.
+        Raises NodeNameTaken, UnreadableRow, Pooled, and psycopg.Error when the database is away or has no tables of
+        Hydra's.
         """
         keeper = await connect(conninfo, session_name(name, "keeper"), answer)
         try:
+            async with await connect(conninfo, session_name(name, "probe"), answer) as other:
+                await check_sessions({"keeper": keeper, "probe": other})
             lease = await node_lease.take(keeper, name, rng or random.SystemRandom(), timeout)
             session = await StoreConnections.begin(conninfo, name, keeper, answer)
         except BaseException:

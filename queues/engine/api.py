@@ -25,7 +25,7 @@ from queues.engine.consume.low_watermark import FIRST
 from queues.engine.consume.memory import weight
 from queues.engine.consume.message_runs import PayloadPart
 from queues.engine.consume.subscriptions import LocalSubscription, Subscriptions
-from queues.engine.database import SHARED_SESSIONS, absence, lacked_right, refused_by_pooler
+from queues.engine.database import SHARED_SESSIONS, absence, check_sessions, lacked_right, refused_by_pooler
 from queues.engine.engine import Engine, running
 from queues.engine.errors import (
     EngineError,

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import psycopg
 from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import TupleRow
 
 from queues.database.parameters import ENCODING, KEEPALIVES, SESSION_SETTINGS, check_encoding, startup_options
 from queues.engine import adapters
@@ -142,13 +143,13 @@ async def _other_settings(connection: Connection, wanted: Mapping[str, str]) -> 
     return {name: value for name, value in found if value.lower() != wanted[name].lower()}
 
 
-async def check_sessions(connections: Mapping[str, Connection]) -> list[int]:
-    """The server processes of these connections. Raises Pooled when a pooler shares them: locks, notifications and
-    settings of a session would be shared."""
+async def check_sessions(connections: Mapping[str, AsyncConnection[TupleRow]]) -> list[int]:
+    """The server processes of these connections, two or more. Raises Pooled when a pooler shares them: locks,
+    notifications and settings of a session would be shared."""
     seen: list[list[int]] = []
     for _ in range(2):
-        asked = [await one.fetch("select pg_backend_pid()", prepare=False) for one in connections.values()]
-        seen.append([pid for [(pid,)] in asked])
+        asked = [await one.execute("select pg_backend_pid()", prepare=False) for one in connections.values()]
+        seen.append([pid for answer in asked for (pid,) in await answer.fetchall()])
     if seen[0] != seen[1] or len(set(seen[0])) < len(seen[0]):
         raise Pooled(SHARED_SESSIONS)
     return seen[0]

@@ -126,6 +126,8 @@ def test_with_the_pages_setting_a_pooler_in_session_mode_serves(
         assert status == 0, log
         with Process(sys.executable, "manage.py", "runwire", *LISTENERS.split(), environment=environment):
             assert refusals(database, "queue create orders")["queue create orders"][0] == 0
+        with Process(sys.executable, "manage.py", *HYDRA.split(), environment=environment):
+            pass
 
 
 def test_a_pooler_that_gives_each_transaction_another_session_is_named_by_what_needs_a_session(
@@ -133,7 +135,7 @@ def test_a_pooler_that_gives_each_transaction_another_session_is_named_by_what_n
 ) -> None:
     more = "ignore_startup_parameters = options,extra_float_digits"
     with pooler(tmp_path, migrated_database, port, "transaction", more) as database:
-        assert_refused(refusals(database, f"runwire {LISTENERS}"), "session pooling")
+        assert_refused(refusals(database, f"runwire {LISTENERS}", HYDRA), "session pooling")
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
