@@ -13,6 +13,7 @@ from django.apps import AppConfig
 from django.conf import settings
 from django.core.checks import CheckMessage, Tags, Warning, register
 
+from brokersite.environment import Environment
 from brokersite.packages import ADVICE, sharing_distributions
 
 LOCAL_HOSTS = {"localhost", "127.0.0.1", "[::1]", ".localhost"}
@@ -24,10 +25,6 @@ PUBLISHED: Final = {
     "0123456789abcdef0123456789abcdef", "changeme", "dev-key", "fivewire", "letters-and-digits", "password", "postgres",
     "secret",
 }  # fmt: skip
-SECRETS: Final = (
-    "SECRET_KEY", "PEERBUS_TOKEN", "PEERBUS_HMAC_SECRET", "BROKER_HYDRA_SECRET", "BROKER_HYDRA_IRC_PASSWORD",
-    "BROKER_HYDRA_IRC_ACCOUNT_PASSWORD",
-)  # fmt: skip
 #: Settings that name files with secrets, and such files under DATA_DIR.
 SECRET_FILES: Final = (
     "BROKER_TLS_KEY", "BROKER_HYDRA_TLS_KEY", "BROKER_HYDRA_IRC_TLS_KEY", "BROKER_HYDRA_IRC_ACCOUNT_PASSWORD_FILE",
@@ -116,7 +113,7 @@ def check_reachable(app_configs: Apps, **kwargs: Any) -> Iterator[CheckMessage]:
 @register(Tags.security, deploy=True)
 def check_secrets(app_configs: Apps, **kwargs: Any) -> Iterator[CheckMessage]:
     """fivewire.W010: no secret is one that everybody knows, or too short. fivewire.W011: none can be read by others."""
-    given = {name: str(getattr(settings, name, "")) for name in SECRETS}
+    given = {one.name: str(getattr(settings, one.name, "")) for one in Environment.options() if one.secret}
     given["the password of DATABASE_URL"] = str(settings.DATABASES["default"].get("PASSWORD", ""))
     for name, value in given.items():
         if value in PUBLISHED:

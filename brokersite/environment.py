@@ -66,6 +66,7 @@ class SiteOptions(FileSettings):
         "The key Django signs sessions with. Several hosts of one site need the same.",
         maximum=1000,
         default_text="generated once, kept in `DATA_DIR/secret_key`",
+        secret=True,
     )
     BROKER_TLS_PROXY = flag(
         False,
@@ -207,13 +208,15 @@ class PeerbusOptions(Options):
         10.0, "Time a peer has to send its register frame.", minimum=0.05, maximum=3600
     )
     PEERBUS_TOKEN = text(
-        "", "The API key that `manage.py peer` and `peermcp` show, unless they are given another.", maximum=1000
-    )
+        "", "The API key that `manage.py peer` and `peermcp` show, unless they are given another.", maximum=1000,
+        secret=True,
+    )  # fmt: skip
     PEERBUS_HMAC_SECRET = text(
         "",
         "The secret that peers share, 32 bytes or more. What a route brings to a peer from a queue or topic is signed "
         "with it: empty, such messages become dead letters. `manage.py peer` and `peermcp` sign with it too.",
         maximum=4096,
+        secret=True,
     )
 
 
@@ -247,6 +250,7 @@ class HydraSettings(Options):
         "A secret that all nodes share and prove to each other before anything else is said. `off`: none is asked for.",
         maximum=4096,
         default_text="that of `DATA_DIR/hydra_secret`, which `manage.py up` makes; else none",
+        secret=True,
     )  # fmt: skip
     BROKER_HYDRA_TLS_CERT = file("The node's certificate, PEM: its TCP links use TLS, and both sides show one.")
     BROKER_HYDRA_TLS_KEY = file("The private key of `BROKER_HYDRA_TLS_CERT`, PEM.")
@@ -256,7 +260,7 @@ class HydraSettings(Options):
     )
     BROKER_HYDRA_NICK = text("fivewire", "The nick on IRC without `--nick`.", maximum=100)
     BROKER_HYDRA_JOIN = words((), "The channels to join without `--join`, with commas between them.")
-    BROKER_HYDRA_IRC_PASSWORD = text("", "The password of the IRC server.", maximum=400)
+    BROKER_HYDRA_IRC_PASSWORD = text("", "The password of the IRC server.", maximum=400, secret=True)
     BROKER_HYDRA_IRC_TLS_CA = file("The authority of the IRC server's certificate, PEM. Unset: those of the system.")
     BROKER_HYDRA_IRC_TLS_CERT = file("The certificate, PEM, that `--irc-tls` shows to the IRC server.")
     BROKER_HYDRA_IRC_TLS_KEY = file("Its private key, PEM.")
@@ -265,7 +269,7 @@ class HydraSettings(Options):
         maximum=20,
     )  # fmt: skip
     BROKER_HYDRA_IRC_ACCOUNT = text("", "The account on IRC without `--irc-account`. Empty: the nick.", maximum=200)
-    BROKER_HYDRA_IRC_ACCOUNT_PASSWORD = text("", "The password of the account on IRC.", maximum=200)
+    BROKER_HYDRA_IRC_ACCOUNT_PASSWORD = text("", "The password of the account on IRC.", maximum=200, secret=True)
     BROKER_HYDRA_IRC_ACCOUNT_PASSWORD_FILE = file("A file with that password, in place of the password.")
     BROKER_HYDRA_IRC_USER = text("hydra", "The user name on IRC without `--irc-user`.", maximum=100)
     BROKER_HYDRA_IRC_REALNAME = text("Hydra", "The real name on IRC without `--irc-realname`.", maximum=200)

@@ -162,6 +162,9 @@ SECURE_CSP = {
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 
+# Debug pages show the settings.
+DEFAULT_EXCEPTION_REPORTER_FILTER = "brokersite.error_reports.ErrorReportFilter"
+
 LOG_FORMATS = {
     "text": {"format": "{asctime} {levelname} {name}: {message}", "style": "{"},
     "json": {

@@ -57,6 +57,8 @@ class Option(Generic[T]):
     parse: Callable[[str], T]
     expected: str
     default_text: str | None = None
+    #: Whether no message and no page may show its value.
+    secret: bool = False
     #: Writes a value as the text that `parse` reads back.
     spell: Callable[[Any], str] = _spell
     name: str = field(init=False)
@@ -124,7 +126,7 @@ class Options:
             try:
                 values[option.name] = option.value(text, values)
             except ValueError:
-                problems.append(f"{option.name}={_shown(text)}: it must be {option.expected}.")
+                problems.append(f"{option.name}={_shown(option, text)}: it must be {option.expected}.")
             except KeyError:  # its default depends on an option that is wrong, which is said
                 if not problems:
                     raise
@@ -141,18 +143,20 @@ class Options:
     @classmethod
     def _misspelt(cls, environ: Mapping[str, str]) -> Iterator[str]:
         """Unknown variables whose names are one slip away from an option's."""
-        names = [option.name for option in cls.options()]
-        for name in sorted(set(environ) - set(names)):
+        options = {option.name: option for option in cls.options()}
+        for name in sorted(environ.keys() - options):
             if not name.startswith("BROKER_"):
                 continue
-            near = difflib.get_close_matches(name, names, n=1, cutoff=0.9)
-            if near:
-                yield f"{name}={_shown(environ[name])}: there is no such setting; did you mean {near[0]}?"
+            for near in difflib.get_close_matches(name, options, n=1, cutoff=0.9):
+                shown = _shown(options[near], environ[name])
+                yield f"{name}={shown}: there is no such setting; did you mean {near}?"
 
 
-def _shown(text: str | None) -> str:
-    """The text of a variable as a message may show it: without the password of a URL."""
-    return re.sub(r"(://[^:/@]*:)[^@]*@", r"\1***@", repr(text))
+def _shown(option: Option[Any], text: str | None) -> str:
+    """The text of a variable as a message may show it: no secret, and no password of a URL."""
+    if option.secret:
+        return "***"
+    return re.sub(r"(password=)[^&\s'\"]*", r"\1***", re.sub(r"(://[^:/@]*:)[^@]*@", r"\1***@", repr(text)))
 
 
 def integer(default: int, help: str, *, minimum: int = 0, maximum: int = 2**31 - 1) -> Option[int]:
@@ -218,7 +222,12 @@ def mode(default: int, help: str) -> Option[int]:
 
 
 def text(
-    default: str | Callable[[Mapping[str, Any]], str], help: str, *, maximum: int = 255, default_text: str | None = None
+    default: str | Callable[[Mapping[str, Any]], str],
+    help: str,
+    *,
+    maximum: int = 255,
+    default_text: str | None = None,
+    secret: bool = False,
 ) -> Option[str]:
     """Any text up to ``maximum`` characters."""
 
@@ -228,7 +237,7 @@ def text(
         return value
 
     expected = f"a text of 1 to {maximum} characters"
-    return Option(default, help, parse=parse, expected=expected, default_text=default_text)
+    return Option(default, help, parse=parse, expected=expected, default_text=default_text, secret=secret)
 
 
 def choice(default: str, help: str, *among: str) -> Option[str]:
@@ -248,6 +257,7 @@ def words(
     *,
     default_text: str | None = None,
     shortest: int = 0,
+    secret: bool = False,
 ) -> Option[tuple[str, ...]]:
     """Words with commas between them; with `shortest` at least one, each of so many characters."""
 
@@ -260,7 +270,7 @@ def words(
     expected = "words with commas between them" + (f", each of {shortest} characters or more" if shortest else "")
     if default_text is None and not callable(default):
         default_text = ",".join(default)
-    return Option(default, help, parse=parse, expected=expected, default_text=default_text)
+    return Option(default, help, parse=parse, expected=expected, default_text=default_text, secret=secret)
 
 
 def directory(default: Path | Callable[[Mapping[str, Any]], Path], help: str, *, default_text: str) -> Option[Path]:

@@ -63,6 +63,7 @@ class KeySettings(Options):
         "were digested with any of them are accepted. All hosts on one database need the same.",
         default_text="`SECRET_KEY`",
         shortest=16,
+        secret=True,
     )
 
 
