@@ -69,13 +69,16 @@ class Guest:
 
 GROUP_ADMIN = {"auth.Group": "django.contrib.auth.admin.GroupAdmin"}
 GUESTS = {
-    "own user admin, no time zones, German": Guest(
+    "own user admin, no time zones, German, lasting connections, serializable": Guest(
         """
+        from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
         LANGUAGE_CODE, USE_THOUSAND_SEPARATOR = "de", True
         USE_TZ, TIME_ZONE = False, "America/New_York"
         INSTALLED_APPS.insert(INSTALLED_APPS.index("queues"), "people")
         DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
         DATABASES["default"]["CONN_MAX_AGE"] = 60
+        DATABASES["default"]["OPTIONS"] = {"isolation_level": IsolationLevel.SERIALIZABLE}
         DATABASES["other"] = {"ENGINE": "django.db.backends.sqlite3", "NAME": BASE_DIR / "other.sqlite3"}
         DATABASE_ROUTERS = ["people.router.Router"]
         """,
@@ -112,13 +115,13 @@ GUESTS = {
         NO_USERS,
         {},
     ),
-    "no time zones, typed parameters": Guest(
+    "no time zones, a pool with typed parameters": Guest(
         """
         from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
         USE_TZ, TIME_ZONE = False, "Asia/Kolkata"
         DATABASES["default"]["OPTIONS"] = {
-            "server_side_binding": True, "isolation_level": IsolationLevel.READ_UNCOMMITTED
+            "pool": True, "server_side_binding": True, "isolation_level": IsolationLevel.READ_UNCOMMITTED
         }
         """,
         {},
@@ -161,7 +164,10 @@ TOUR = """
 
 
 #: Those of the short run, which have the rarest settings; the long one has all.
-SHORT = ("own user admin, no time zones, German", "own user, French, below a path, typed parameters")
+SHORT = (
+    "own user admin, no time zones, German, lasting connections, serializable",
+    "own user, French, below a path, typed parameters",
+)
 
 
 @pytest.fixture(
