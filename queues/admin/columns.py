@@ -18,6 +18,11 @@ def column(description: str, shown: Callable[[Any], object], **display: Any) -> 
     return admin.display(description=description, **display)(lambda model_admin, row: shown(row))
 
 
+def state_name(name: str) -> str:
+    """What pages call a state of messages: the word for those that consumers have is the same everywhere."""
+    return name.replace("leased", "unacknowledged")
+
+
 def anchor(address: str | None, text: object) -> SafeString:
     """The text as a link; as mere text without an address."""
     return format_html('<a href="{}">{}</a>', address, text) if address else format_html("{}", text)
@@ -33,9 +38,9 @@ def time_ago(at: datetime | None) -> SafeString:
     )
 
 
-def moment(at: datetime | None) -> str:
+def moment(at: datetime | None) -> SafeString:
     """A time, and how long ago it is."""
-    return "-" if at is None else f"{clock(at)}, {relative(at, datetime.now(UTC))}"
+    return time_ago(at) if at is None else format_html("{}, {}", clock(at), time_ago(at))
 
 
 def short_hash(hash_hex: str) -> SafeString:

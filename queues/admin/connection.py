@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import admin
@@ -13,13 +12,12 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from queues.admin.charts import format_rate, format_size
-from queues.admin.columns import anchor, column, moment
+from queues.admin.columns import anchor, column, moment, time_ago
 from queues.admin.filters import ChoiceFilter
 from queues.admin.keyset import KeysetAdmin, KeysetChangeList
 from queues.admin.links import page_of
 from queues.admin.recorded import object_action, row_action
 from queues.engine.api import LATEST, MAX_LISTED
-from queues.formats.times import relative
 from queues.models import Connection
 from queues.operations import connections as operations
 from queues.permissions.rules import Protocol
@@ -116,7 +114,7 @@ class ConnectionAdmin(KeysetAdmin):
         return format_html("{}", name or "-")
 
     node_shown = column("node", lambda one: anchor(page_of("node", one.node_id), one.node))
-    since = column("since", lambda one: relative(one.connected_at, datetime.now(UTC)))
+    since = column("since", lambda one: time_ago(one.connected_at))
     connected = column("connected", lambda one: moment(one.connected_at))
     published = column("in", lambda one: format_rate(one.in_rate))
     delivered = column("out", lambda one: format_rate(one.out_rate))

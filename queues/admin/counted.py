@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from django.contrib import messages
+from django.contrib import admin, messages
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
@@ -44,6 +44,7 @@ class CountedRows(RecordedAdmin, metaclass=AbstractAdmin):
     def ready(self, row: Any) -> str:
         return messages_link(self.queue_of(row), f"{self.counts(row).ready:,}", 0)
 
+    @admin.display(description="unacknowledged")
     def leased(self, row: Any) -> str:
         return f"{self.counts(row).leased:,}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -9,12 +10,13 @@ from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
 
 from queues.admin.columns import column
 from queues.admin.generic import ModelForm
 from queues.admin.recorded import RecordedAdmin, object_page, render_page, row_action
-from queues.models import ApiKey
+from queues.models import ApiKey, Connection, Subscription
 from queues.operations import keys
 
 SCOPES = keys.SCOPES
@@ -139,5 +141,20 @@ class ApiKeyAdmin(RecordedAdmin):
         return render_page(self, request, "apikey_made", title, original=obj, key=key, weakness=weakness)
 
     revoke = row_action(
-        lambda key: keys.revoke_key(key.name), "Revoke; live connections end within a second", "revoke", "Revoked"
-    )
+        lambda key: keys.revoke_key(key.name), "Revoke; live connections end within a second", "revoke", "Revoked",
+        question="This ends the live connections of the keys within a second, and no client can use them again:",
+        button="Yes, revoke",
+    )  # fmt: skip
+
+    def lines_of(self, request: HttpRequest, objects: Sequence[ApiKey]) -> list[str]:
+        """With the connections and subscriptions that a key has now."""
+        chosen = [key.pk for key in objects]
+        counts = [
+            dict(rows.filter(**{f"{field}__in": chosen}).order_by().values_list(field).annotate(Count("pk")))
+            for rows, field in ((Connection.objects.all(), "key"), (Subscription.objects.all(), "owner"))
+        ]
+        return [
+            f"{key}: live connections {counts[0].get(key.pk, 0):,}, subscriptions {counts[1].get(key.pk, 0):,}, "
+            f"last log-in {self.last_login(key)}"
+            for key in objects
+        ]

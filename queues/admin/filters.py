@@ -10,6 +10,7 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
+from queues.admin.columns import state_name
 from queues.models import AuditChain, Queue, State
 
 #: Queues offered for a choice; with more, one comes here from the list of queues.
@@ -54,7 +55,7 @@ class StateFilter(admin.SimpleListFilter):
         super().__init__(request, *args)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [(str(value), label) for value, label in State.choices]
+        return [(str(value), state_name(str(label))) for value, label in State.choices]
 
     def value(self) -> str | None:
         return super().value() or self.default

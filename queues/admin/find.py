@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.utils.functional import lazy
 
 from queues.admin import payload
+from queues.admin.columns import state_name
 from queues.admin.generic import ModelAdmin
 from queues.admin.life import ID
 from queues.admin.recorded import demand, render_page
@@ -45,7 +46,9 @@ class FindForm(forms.Form):
     id = forms.RegexField(ID, required=False, label="Message", help_text="Its number: leads to its page.")
     queue = forms.CharField(required=False, max_length=255, help_text="Its name.")
     state = forms.ChoiceField(
-        choices=[("", "not finished"), *((name, name) for name in STATES), (FINISHED, "finished: in the archive")],
+        choices=[
+            ("", "not finished"), *((name, state_name(name)) for name in STATES), (FINISHED, "finished: in the archive")
+        ],
         required=False,
     )
     since = MomentField(required=False, help_text=lazy(_of_time, str)())
@@ -89,9 +92,9 @@ def find_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
     return render_page(model_admin, request, "message_find", "Find messages", **context)
 
 
-def find_address(queue: str, state: str = "") -> str:
-    """The page of searches, with what a search of a queue and a state finds."""
-    asked = {name: value for name, value in (("queue", queue), ("state", state)) if value}
+def find_address(queue: str, state: str = "", reason: str = "") -> str:
+    """The page of searches, with what a search of a queue, a state and a reason finds."""
+    asked = {name: value for name, value in (("queue", queue), ("state", state), ("reason", reason)) if value}
     return f"{reverse('admin:queues_message_find')}?{urlencode(asked)}".removesuffix("?")
 
 
@@ -139,7 +142,8 @@ def live_rows(ids: list[int]) -> list[dict[str, Any]]:
     return [
         {
             "id": row.origin_id or row.pk, "page": reverse("admin:queues_message_change", args=[row.pk]),
-            "queue": row.queue.name, "state": row.get_state_display(), "attempts": row.attempts,
+            "queue": row.queue.name, "state": state_name(row.get_state_display()),
+            "attempts": row.attempts,
             "at": row.published_at, "key": row.key or "", "size": row.payload_size,
             "preview": payload.preview(bytes(row.payload_head), row.payload_size, row.content),
         }

@@ -17,8 +17,11 @@ from django.urls import get_script_prefix, reverse
 from django.utils.translation import get_language
 
 from queues.admin.charts import Charts, format_number, format_rate, format_seconds, format_size
+from queues.admin.columns import time_ago
 from queues.admin.find import find_address
 from queues.admin.history import DEFAULT_SPAN, history, history_charts
+from queues.admin.links import listed, page_of
+from queues.admin.reasons import reasons_address
 from queues.admin.recorded import demand, operator
 from queues.errors import BrokerError
 from queues.formats.times import duration
@@ -101,6 +104,7 @@ def _draw(state: BrokerState, may_end: bool) -> dict[str, str]:
     return {
         "problems": _problems(state.problems, may_end),
         "figures": render_to_string("admin/queues/front_figures.html", {"figures": _figures(state)}),
+        "reasons": render_to_string("admin/queues/front_reasons.html", {"reasons": _reasons(state)}),
         "busiest": render_to_string("admin/queues/front_queues.html", {"queues": _busiest(state)}),
     }
 
@@ -115,7 +119,36 @@ def _charts(request: HttpRequest) -> Charts | None:
 
 def _problems(problems: list[Problem], may_end: bool) -> str:
     shown = [(problem, _links(problem, may_end)) for problem in problems]
-    return render_to_string("admin/queues/front_problems.html", {"problems": shown})
+    told = {"problems": shown, "summary": _summary(problems), "well": all(one.notice for one in problems)}
+    return render_to_string("admin/queues/front_problems.html", told)
+
+
+def _summary(problems: list[Problem]) -> str:
+    """The state of the broker in a sentence, without figures that change while nothing happens."""
+    notices = sum(one.notice for one in problems)
+    wrong = len(problems) - notices
+    if not wrong:
+        known = "" if not notices else f" {_things(notices)} worth knowing."
+        return f"Nothing is wrong.{known}"
+    return "One thing needs attention." if wrong == 1 else f"{wrong} things need attention."
+
+
+def _things(count: int) -> str:
+    return "One thing is" if count == 1 else f"{count} things are"
+
+
+def _reasons(state: BrokerState) -> list[dict[str, Any]]:
+    """The largest groups of dead letters, of queues that still have some."""
+    dead = {queue.id: queue.name for queue in state.overview.queues if queue.counts.dead}
+    return [
+        {
+            "reason": group.reason, "queue": dead[group.queue], "count": format_number(group.count),
+            "last": time_ago(group.last), "page": find_address(dead[group.queue], "dead", group.reason),
+            "queue_page": page_of("queue", group.queue),
+        }
+        for group in state.reasons
+        if group.queue in dead
+    ]  # fmt: skip
 
 
 def _links(problem: Problem, may_end: bool) -> list[tuple[str, str]]:
@@ -123,7 +156,7 @@ def _links(problem: Problem, may_end: bool) -> list[tuple[str, str]]:
     if problem.holder is not None:
         address = reverse("admin:end_backend", args=[problem.holder.name])
         return [("End the session", f"{address}?{urlencode({'started': problem.holder.started})}")] * may_end
-    links = [("Dead letters", find_address(problem.queue, "dead"))] if problem.queue else []
+    links = [("Dead letters", reasons_address(problem.queue))] if problem.queue and problem.dead else []
     if problem.kind == "idle":
         links.append(("Subscriptions", f"{reverse('admin:queues_subscription_changelist')}?ends_at__isempty=0"))
     if problem.kind in PAGES and problem.id is not None:
@@ -132,8 +165,10 @@ def _links(problem: Problem, may_end: bool) -> list[tuple[str, str]]:
     return links
 
 
-def _figures(state: BrokerState) -> list[tuple[str, str, str]]:
-    """Name, figure and what to add to it."""
+def _figures(state: BrokerState) -> list[tuple[str, str, str, str]]:
+    """Name, figure, what to add to it, and the page that has more of it."""
+    queues, history = listed("queue"), listed("queuesample")
+    oldest = max(state.oldest, key=lambda id: state.oldest[id], default=None)
     now, total = state.overview, state.overview.totals
     lag = "" if not now.standbys else f"standbys: {now.standbys}, " + (
         "lag unknown" if now.lag is None else f"{format_seconds(now.lag)} behind"
@@ -141,20 +176,26 @@ def _figures(state: BrokerState) -> list[tuple[str, str, str]]:
     with_dead = sum(1 for one in now.queues if one.counts.dead)
     commits = "" if now.commit_rate is None else f"{format_number(round(now.commit_rate))} commits/s"
     return [
-        ("In", format_rate(now.in_rate), "messages stored"),
-        ("Out", format_rate(now.out_rate), "messages that left"),
-        ("Ready", format_number(total.ready), f"{format_number(total.delayed)} delayed"),
-        ("Oldest", "-" if state.oldest_age is None else duration(state.oldest_age), "first ready message"),
-        ("Unacknowledged", format_number(total.leased), "with consumers"),
-        ("Dead letters", format_number(total.dead), f"queues with some: {with_dead}"),
-        ("Consumers", format_number(now.workers + now.peers), f"workers: {now.workers}, peers: {now.peers}"),
-        ("Connections", format_number(now.clients), "of clients, over every protocol"),
-        ("Nodes", format_number(now.nodes), f"database connections: {now.connections}"),
+        ("In", format_rate(now.in_rate), "messages stored", history),
+        ("Out", format_rate(now.out_rate), "messages that left", history),
+        ("Ready", format_number(total.ready), f"{format_number(total.delayed)} delayed", queues),
+        (
+            "Oldest", "-" if state.oldest_age is None else duration(state.oldest_age), "first ready message",
+            queues if oldest is None else page_of("queue", oldest),
+        ),
+        ("Unacknowledged", format_number(total.leased), "with consumers", find_address("", "leased")),
+        ("Dead letters", format_number(total.dead), f"queues with some: {with_dead}", reasons_address()),
+        (
+            "Consumers", format_number(now.workers + now.peers), f"workers: {now.workers}, peers: {now.peers}",
+            listed("worker" if now.workers or not now.peers else "mailbox"),
+        ),
+        ("Connections", format_number(now.clients), "of clients, over every protocol", listed("connection")),
+        ("Nodes", format_number(now.nodes), f"database connections: {now.connections}", listed("node")),
         (
             "Database", "-" if state.database_bytes is None else format_size(state.database_bytes),
-            ", ".join(filter(None, (commits, lag))) or "no standby",
+            ", ".join(filter(None, (commits, lag))) or "no standby", history,
         ),
-        ("Queues", format_number(len(now.queues)), f"{sum(one.paused for one in now.queues)} paused"),
+        ("Queues", format_number(len(now.queues)), f"{sum(one.paused for one in now.queues)} paused", queues),
     ]  # fmt: skip
 
 

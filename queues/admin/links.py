@@ -20,6 +20,11 @@ def page_of(model: str, pk: object) -> str:
     return reverse(f"admin:queues_{model}_change", args=[pk])
 
 
+def listed(model: str) -> str:
+    """The address of a list."""
+    return reverse(f"admin:queues_{model}_changelist")
+
+
 def message_pages(ids: Iterable[int]) -> dict[int, str]:
     """The addresses of messages' pages by their first ids; those that have left the store are not in it."""
     wanted = set(ids)

@@ -40,14 +40,14 @@ class MailboxAdmin(CountedRows, FixedAdmin):
     pages = {"disconnect": "<int:id>/disconnect/", "free_name": "<int:id>/free-name/"}
     related = ("queue", "owner", "node")
     gone = "There is no such peer any more."
-    list_display = ("name", "owner", "connected", "connection_shown", "node_shown", "pending", "in_flight", "dead")
+    list_display = ("name", "owner", "connected", "connection_shown", "node_shown", "ready", "leased", "dead")
     list_filter = (ConnectedFilter,)
     search_fields = ("name",)
     actions = ("disconnect", "free_name", "delete_selected")
     change_form_template = "admin/queues/peer_change_form.html"
     fields = (
-        "name", "owner_shown", "connection_shown", "node_shown", "connected_at", "left_at", "created_at", "pending",
-        "in_flight", "dead", "audit",
+        "name", "owner_shown", "connection_shown", "node_shown", "connected_at", "left_at", "created_at", "ready",
+        "leased", "dead", "audit",
     )  # fmt: skip
 
     # Columns.
@@ -71,12 +71,6 @@ class MailboxAdmin(CountedRows, FixedAdmin):
     def node_shown(self, mailbox: Mailbox) -> SafeString:
         address = None if mailbox.node is None else page_of("node", mailbox.node.pk)
         return anchor(address, mailboxes.node_of(mailbox) or "-")
-
-    def pending(self, mailbox: Mailbox) -> str:
-        return self.ready(mailbox)
-
-    def in_flight(self, mailbox: Mailbox) -> str:
-        return self.leased(mailbox)
 
     @admin.display(description="newest audit rows")
     def audit(self, mailbox: Mailbox) -> SafeString:
@@ -113,5 +107,5 @@ class MailboxAdmin(CountedRows, FixedAdmin):
 
     def held_by(self, row: Mailbox) -> str:
         counts = self.counts(row)
-        held = f"{counts.ready:,} pending, {counts.leased:,} in flight, {counts.dead:,} dead"
+        held = f"{counts.ready:,} ready, {counts.leased:,} unacknowledged, {counts.dead:,} dead"
         return f"{self.connection_shown(row)}, {held}"

@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
 from queues.admin import payload
 from queues.admin.audit_links import audit_links
-from queues.admin.columns import column
+from queues.admin.columns import column, state_name
 from queues.admin.filters import QueueFilter, StateFilter, number
 from queues.admin.find import find_address, find_view
 from queues.admin.generic import ModelAdmin
@@ -40,7 +40,7 @@ def _previewed(what: BulkAction, description: str, permission: str = "operate") 
 @admin.register(Message)
 class MessageAdmin(MessageColumns):
     finished = False
-    list_display = ("number", "queue", "state", "attempts", "published_at", "key", "payload_size", "preview")
+    list_display = ("number", "queue", "state_shown", "attempts", "published_at", "key", "payload_size", "preview")
     list_filter = (QueueFilter, StateFilter)
     list_select_related = ("queue",)
     change_list_template = "admin/queues/message_change_list.html"
@@ -50,7 +50,7 @@ class MessageAdmin(MessageColumns):
     }  # fmt: skip
     find_view, operate_view, publish_view, reasons_view = find_view, operate_view, publish_view, reasons_view
     fields = (
-        "number", "queue", "state", "error", "life", "payload_shown", "attempts", "max_attempts", "priority",
+        "number", "queue", "state_shown", "error", "life", "payload_shown", "attempts", "max_attempts", "priority",
         "published_at", "due_at", "expires_at", "dead_at", "key", "sender", "task", "headers", "log", "audit",
         "producer_id", "node_id", "position", "content",
     )  # fmt: skip
@@ -89,6 +89,7 @@ class MessageAdmin(MessageColumns):
         start = Message.objects.filter(pk=message.pk).values_list(payload.head(payload.MAX_SHOWN)).first()
         return (bytes(start[0]), message.payload_size) if start else (b"", 0)
 
+    state_shown = column("state", lambda message: state_name(message.get_state_display()))
     number = column("message", lambda message: message.origin_id or message.pk)
     position = column("place in the queue", lambda message: message.pk)
     priority = column("priority", lambda message: -(message.pk >> 56))

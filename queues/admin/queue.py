@@ -14,7 +14,7 @@ from django.template.response import TemplateResponse
 from queues.admin import definitions
 from queues.admin.audit_links import operators_address
 from queues.admin.charts import format_rate, sparkline
-from queues.admin.columns import column
+from queues.admin.columns import column, state_name
 from queues.admin.counted import CountedRows, messages_link
 from queues.admin.effects import effects
 from queues.admin.find import find_address
@@ -181,4 +181,4 @@ class QueueAdmin(CountedRows):
 
     def _shown(self, queue: Queue, *states: str) -> str:
         counts = self.counts(queue)
-        return ", ".join(f"{getattr(counts, state):,} {state}" for state in states)
+        return ", ".join(f"{getattr(counts, state):,} {state_name(state)}" for state in states)

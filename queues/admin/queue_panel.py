@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, OperationalError
@@ -13,8 +12,11 @@ from django.http import HttpRequest
 from django.urls import reverse
 
 from queues.admin.charts import format_number, format_rate
+from queues.admin.columns import time_ago
+from queues.admin.find import find_address
 from queues.admin.history import asked_span, history, history_charts
-from queues.formats.times import duration, relative
+from queues.admin.reasons import reasons_address
+from queues.formats.times import duration
 from queues.models import Queue
 from queues.operations.overview import QueueState, oldest_ready, read_queues
 from queues.operations.queue_page import ConsumerState, queue_details
@@ -84,7 +86,7 @@ def _rows(consumers: Iterable[ConsumerState]) -> list[dict[str, Any]]:
     return [
         {
             "consumer": one, "address": reverse(f"admin:{one.page[0]}", args=[one.page[1]]),
-            "since": "-" if one.since is None else relative(one.since, datetime.now(UTC)),
+            "since": time_ago(one.since),
         }
         for one in consumers
     ]
@@ -103,15 +105,18 @@ def queue_panel(queue: Queue, request: HttpRequest, using: str = DEFAULT_DB_ALIA
         dead = f"{format_number(moved)} ever went to {target}"
     return {
         "figures": [
-            ("In", format_rate(0 if state is None else state.in_rate), f"{format_number(counts.published)} ever"),
+            ("In", format_rate(0 if state is None else state.in_rate), f"{format_number(counts.published)} ever", ""),
             (
                 "Out", format_rate(0 if state is None else state.out_rate),
-                f"{format_number(counts.completed)} ever acknowledged",
+                f"{format_number(counts.completed)} ever acknowledged", "",
             ),
-            ("Ready", format_number(counts.ready), f"{format_number(counts.delayed)} delayed"),
-            ("Oldest", _age(ages, queue.pk), "first ready message"),
-            ("Unacknowledged", format_number(counts.leased), "with consumers"),
-            ("Dead letters", format_number(counts.dead), dead),
+            (
+                "Ready", format_number(counts.ready), f"{format_number(counts.delayed)} delayed",
+                find_address(queue.name, "ready"),
+            ),
+            ("Oldest", _age(ages, queue.pk), "first ready message", ""),
+            ("Unacknowledged", format_number(counts.leased), "with consumers", find_address(queue.name, "leased")),
+            ("Dead letters", format_number(counts.dead), dead, reasons_address(queue.name)),
         ],
         "charts": history(history_charts(series, SPANS[span], now)[:2], request, span, queue.name, using),
         "span": span, "spans": {key: one.label for key, one in SPANS.items()},

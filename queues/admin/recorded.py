@@ -21,6 +21,7 @@ from django.forms.widgets import MediaDefiningClass
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, re_path, reverse
+from django.utils.text import capfirst
 
 from queues.admin.generic import ModelAdmin
 from queues.errors import BrokerError
@@ -203,12 +204,14 @@ class RecordedAdmin(ModelAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         demand(self.has_view_or_change_permission(request))
-        return super().changelist_view(request, {**self.list_context(request), **(extra_context or {})})
+        title = capfirst(self.opts.verbose_name_plural)
+        return super().changelist_view(request, {"title": title, **self.list_context(request), **(extra_context or {})})
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        context = {**self.object_context(request, object_id), **(extra_context or {})}
+        title = capfirst(self.opts.verbose_name)
+        context = {"title": title, **self.object_context(request, object_id), **(extra_context or {})}
         return super().change_view(request, object_id, form_url, context)
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:

@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from queues.admin.columns import anchor, column, moment
+from queues.admin.columns import anchor, column, moment, time_ago
 from queues.admin.links import job_message, link, message_pages, page_of, queue_pages
 from queues.admin.recorded import ReadOnlyAdmin
 from queues.formats.times import duration, relative
@@ -41,7 +41,7 @@ class WorkerAdmin(ReadOnlyAdmin):
     change_form_template = "admin/queues/live_change_form.html"
 
     connected = column("connected", lambda worker: moment(worker.connected_at), ordering="connected_at")
-    seen = column("last heard of", lambda one: relative(one.updated_at, datetime.now(UTC)), ordering="updated_at")
+    seen = column("last heard of", lambda one: time_ago(one.updated_at), ordering="updated_at")
 
     @admin.display(description="queues (credits)")
     def queues(self, worker: Worker) -> str:

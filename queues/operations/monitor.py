@@ -24,6 +24,7 @@ from queues.database.parameters import connection_parameters
 from queues.engine.api import running
 from queues.operations.overview import NEW_NODES, Overview, oldest_ready, take_overview
 from queues.operations.problems import find_problems
+from queues.operations.reasons import FEW_LETTERS, ReasonGroup, dead_reasons
 from queues.operations.state import BrokerState, DiskSpace, Trend
 from queues.store.queries import query_within
 from queues.store.samples import ALL_QUEUES, SPANS, read_series
@@ -36,6 +37,8 @@ REST = 50
 LIMIT, OLDEST_LIMIT = 2000, 500
 #: Queues whose first message is looked for: those in which most are ready.
 MAX_PROBED = 200
+#: Queues whose dead letters are grouped by reason, those with the most; groups that are kept.
+REASON_QUEUES, MAX_REASONS = 20, 5
 #: Minutes after which a run that is due is late; records of one kind.
 LATE, MAX_RECORDS = 10, 20
 
@@ -77,6 +80,7 @@ class StateReader:
                     idle=settings.BROKER_IDLE_SUBSCRIPTION_DAYS,
                 ),
                 disk=database_disk(using),
+                reasons=_reasons(overview, using),
             )
         now = time.time()
         sampled = before is None or overview.sampled_at != before.overview.sampled_at
@@ -105,6 +109,17 @@ def _oldest(overview: Overview, using: str) -> dict[int, float]:
         if not isinstance(error.__cause__, QueryCanceled):
             raise
         return {}
+
+
+def _reasons(overview: Overview, using: str) -> list[ReasonGroup]:
+    """The largest groups of dead letters of the queues with the most; nothing if that takes long."""
+    most = sorted((queue for queue in overview.queues if queue.counts.dead), key=lambda queue: -queue.counts.dead)
+    try:
+        return dead_reasons([queue.id for queue in most[:REASON_QUEUES]], FEW_LETTERS, using=using)[:MAX_REASONS]
+    except OperationalError as error:
+        if not isinstance(error.__cause__, QueryCanceled):
+            raise
+        return []
 
 
 def database_disk(using: str = DEFAULT_DB_ALIAS) -> DiskSpace | None:

@@ -29,7 +29,7 @@ class QueueState(NamedTuple):
     kind: str
     paused: bool
     counts: QueueCounts
-    #: Nodes with consumers of the queue.
+    #: Nodes whose consumers ask for messages of the queue; at least one where messages are unacknowledged.
     nodes: int
     in_rate: float = 0.0
     out_rate: float = 0.0
@@ -163,7 +163,9 @@ def _queue_states(rows: list[tuple[Any, ...]], at: datetime, before: Overview | 
             published, settled = then.published, then.settled
         came = max(counts.published - published, 0) / seconds if seconds > 0 else 0.0
         went = max(counts.settled - settled, 0) / seconds if seconds > 0 else 0.0
-        states.append(QueueState(id, name, kind, paused, counts, nodes, came, went, dead))
+        # Consumers that are busy may ask for nothing for long; what is leased a node has.
+        serving = nodes or int(counts.leased > 0)
+        states.append(QueueState(id, name, kind, paused, counts, serving, came, went, dead))
     return states
 
 

@@ -6,6 +6,9 @@ The texts have figures that change slowly: a page that refreshes itself is to re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, groupby
+from operator import attrgetter
 
 from django.apps import apps
 
@@ -31,11 +34,12 @@ NO_TREND = Trend()
 
 
 def find_problems(state: BrokerState) -> list[Problem]:
-    """All problems, the worst first."""
+    """All problems, the worst first; of a queue one, which says all that is wrong with it."""
     finders: Sequence[Callable[[BrokerState], Iterable[Problem]]] = (
-        _unready, _chains, _disk, _holders, _nodes, _standbys, _deserted, _growing, _dead_letters, _etl, _paused, _idle,
+        _unready, _chains, _disk, _holders, _nodes, _standbys, _of_queues, _etl, _paused, _idle,
     )  # fmt: skip
-    return [problem for find in finders for problem in _shortened(list(find(state)))]
+    found = chain.from_iterable(find(state) for find in finders)
+    return [problem for _, same in groupby(found, attrgetter("kind")) for problem in _shortened(list(same))]
 
 
 def _shortened(problems: list[Problem]) -> list[Problem]:
@@ -128,6 +132,17 @@ def _of_producers(state: BrokerState) -> Iterator[QueueState]:
     return (queue for queue in state.overview.queues if queue.kind != QueueKind.MAILBOX)
 
 
+def _of_queues(state: BrokerState) -> Iterable[Problem]:
+    """What is wrong with queues, each of which has one cause as a rule: its first problem says the others too."""
+    found: dict[object, Problem] = {}
+    for problem in chain(_deserted(state), _growing(state), _dead_letters(state)):
+        first = found.get(problem.id)
+        found[problem.id] = problem if first is None else replace(
+            first, text=f"{first.text} It{problem.text.removeprefix(problem.queue)}", dead=first.dead or problem.dead
+        )
+    return found.values()
+
+
 def _deserted(state: BrokerState) -> Iterator[Problem]:
     for queue in _of_producers(state):
         if queue.nodes or queue.paused or queue.out_rate or state.oldest.get(queue.id, 0.0) < WAITS:
@@ -135,7 +150,7 @@ def _deserted(state: BrokerState) -> Iterator[Problem]:
         if state.trends.get(queue.id, NO_TREND).completed:
             yield Problem(
                 "deserted", f"{queue.name} has lost its consumers: messages wait, some were consumed within the hour.",
-                "Start them again, and see in their logs why they went.", queue.id,
+                "Start them again, and see in their logs why they went.", queue.id, queue=queue.name,
             )  # fmt: skip
 
 
@@ -150,6 +165,7 @@ def _growing(state: BrokerState) -> Iterator[Problem]:
             yield Problem(
                 "growing", f"{queue.name} grows: {last:,} messages wait, {last - first:,} more than "
                 f"{NEW_NODES} minutes ago.", "Add consumers, or find out what slows them down.", queue.id,
+                queue=queue.name,
             )  # fmt: skip
 
 
@@ -161,6 +177,7 @@ def _dead_letters(state: BrokerState) -> Iterator[Problem]:
             yield Problem(
                 "dead", f"{queue.name} has {letters} came within the hour.",
                 "Its page has the reasons. Put them back when the cause is gone.", queue.id, queue=queue.name,
+                dead=True,
             )  # fmt: skip
 
 

@@ -42,7 +42,9 @@ def dead_reasons(
     With `moved` of those in dead-letter queues. One query, or a smaller second one where the first takes longer than
     two seconds. Raises django.db.OperationalError when that does too.
     """
-    each = max(1, letters // max(1, len(queues)))
+    if not queues:
+        return []
+    each = max(1, letters // len(queues))
     parameters = {"queues": list(queues), "length": MAX_REASON, "moved": moved}
     try:
         rows = query_within("dead_reasons", using, LIMIT, letters=each, **parameters)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from queues.operations.overview import HorizonHolder, Overview
+from queues.operations.reasons import ReasonGroup
 from queues.store.samples import SPANS, TimeSeries
 
 
@@ -38,8 +39,10 @@ class Problem:
     advice: str
     id: object = None
     holder: HorizonHolder | None = None
-    #: The queue whose dead letters it is about.
+    #: The name of the queue that it is about.
     queue: str = field(default="", kw_only=True)
+    #: Whether the queue has dead letters that came.
+    dead: bool = field(default=False, kw_only=True)
     #: Only a notice: it may be intended.
     notice: bool = field(default=False, kw_only=True)
 
@@ -59,6 +62,8 @@ class BrokerState:
     trends: dict[int, Trend] = field(default_factory=dict)
     #: Problems of chains and ETL: kind, id, name, text.
     records: list[tuple[str, int, str, str]] = field(default_factory=list)
+    #: The largest groups of dead letters.
+    reasons: list[ReasonGroup] = field(default_factory=list)
     #: The last hour of all queues.
     series: TimeSeries | None = None
     #: The Unix time at which they were read.

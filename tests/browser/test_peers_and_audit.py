@@ -44,10 +44,10 @@ def test_an_operator_disconnects_a_peer_and_frees_its_name(
     assert "connected 5 minutes ago" in row
     operator.find_element(By.LINK_TEXT, "bob").click()
     click(operator, By.CSS_SELECTOR, ".object-tools a[href$='/disconnect/']")
-    until(operator, seen.text_to_be_present_in_element((By.ID, "content"), "2 in flight"))
+    until(operator, seen.text_to_be_present_in_element((By.ID, "content"), "2 unacknowledged"))
     answer_yes(operator, "Yes, disconnect")
     until_said(operator, "Disconnected bob.")
-    until(operator, seen.text_to_be_present_in_element((By.CSS_SELECTOR, ".field-pending .readonly"), "2"))
+    until(operator, seen.text_to_be_present_in_element((By.CSS_SELECTOR, ".field-ready .readonly"), "2"))
     assert Mailbox.objects.get().node_id is None
 
     operator.get(f"{live_server.url}/admin/queues/mailbox/?connected=no")
@@ -94,7 +94,7 @@ def test_an_operator_follows_a_letter_into_the_audit(operator: webdriver.Chrome,
     append(PEERBUS, [AuditEvent("send", "m1", "alice", "bob"), AuditEvent("send", "m2", "alice", "carol")])
     append(PEERBUS, [AuditEvent("deliver", "m1", "alice", "bob")])
     operator.get(f"{live_server.url}/admin/queues/mailbox/{bob.pk}/change/")
-    click(operator, By.CSS_SELECTOR, ".field-pending a")
+    click(operator, By.CSS_SELECTOR, ".field-ready a")
     until(operator, seen.presence_of_element_located((By.CSS_SELECTOR, ".field-number a"))).click()
     envelope = (By.CSS_SELECTOR, ".field-payload_shown pre")
     until(operator, seen.text_to_be_present_in_element(envelope, '"body": "hello"'))

@@ -212,7 +212,7 @@ def test_deleting_a_queue_asks_first_and_takes_its_messages(admin_client: Client
             return act(admin_client, "queue", "delete_selected", queue.pk, **more)
         return admin_client.post(address("queue", "delete", queue.pk), more, follow=True)
 
-    assert "orders: 2 ready, 0 leased, 0 delayed, 0 dead" in text_of(delete())
+    assert "orders: 2 ready, 0 unacknowledged, 0 delayed, 0 dead" in text_of(delete())
     assert Queue.objects.exists()
     assert "That is something else." in text_of(delete(confirmed="yes"))
     assert Queue.objects.exists()
@@ -567,7 +567,10 @@ def test_scopes_change_until_a_key_is_revoked_and_nothing_deletes_it(admin_clien
     row.refresh_from_db()
     assert (row.name, row.publish, row.consume, row.manage) == ("app", ["b"], [], ["c"])
     assert row.digest == keys.digest("dev-key")
-    assert "Revoked app" in text_of(act(admin_client, "apikey", "revoke", row.pk))
+    asked = act(admin_client, "apikey", "revoke", row.pk)
+    assert "app: live connections 0, subscriptions 0, last log-in -" in text_of(asked)
+    assert ApiKey.objects.get(pk=row.pk).revoked_at is None
+    assert "Revoked app" in text_of(act(admin_client, "apikey", "revoke", row.pk, confirmed="yes"))
     admin_client.post(change, {"protocols": "sspq", "publish": "*", "consume": "*", "manage": "*"})
     row.refresh_from_db()
     assert row.revoked_at is not None

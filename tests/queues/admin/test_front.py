@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import timedelta
+from html import unescape
 from typing import Any
 from uuid import uuid4
 
@@ -118,7 +119,7 @@ def test_a_refresh_brings_what_has_changed_only(
 ) -> None:
     make_node()
     first = admin_client.get(reverse("admin:state")).json()
-    assert set(first) == {"problems", "figures", "busiest"}
+    assert set(first) == {"problems", "figures", "reasons", "busiest"}
     known = {name: section["version"] for name, section in first.items()}
     with django_assert_max_num_queries(2):  # session and user: the state is not a second old
         assert admin_client.get(reverse("admin:state"), known).json() == {}
@@ -126,7 +127,7 @@ def test_a_refresh_brings_what_has_changed_only(
     reader.forget()
     with django_assert_max_num_queries(MAX_QUERIES):
         changed = admin_client.get(reverse("admin:state"), known).json()
-    assert set(changed) == {"problems", "figures", "busiest"}
+    assert set(changed) == {"problems", "figures", "reasons", "busiest"}
     assert "orders has a dead letter" in changed["problems"]["html"]
 
 
@@ -247,6 +248,52 @@ def test_a_queue_that_grows_is_a_problem_and_one_that_shrinks_is_not() -> None:
     with connection.cursor() as cursor:
         cursor.execute("insert into queues_queuetally (queue_id, ready) values (%s, -1000)", [queue.pk])
     assert "growing" not in problems(), "it was purged"
+
+
+def test_a_queue_has_one_line_that_says_all_that_is_wrong_with_it(admin_client: Client) -> None:
+    queue = make_queue("orders")
+    store(queue, count=1000, published_at=timezone.now() - timedelta(minutes=2)), store(queue, State.DEAD)
+    for minute in range(5):
+        sample(queue.pk, minute, ready=1000 - 200 * minute, published=200, settled=10, completed=10)
+    make_node()
+    reader.forget()
+    [problem] = [one for one in reader.read().problems if one.queue]
+    assert problem.kind == "deserted"
+    assert problem.text == (
+        "orders has lost its consumers: messages wait, some were consumed within the hour. "
+        "It grows: 1,000 messages wait, 800 more than 10 minutes ago. It has a dead letter that came within the hour."
+    )
+    page = admin_client.get(reverse("admin:index"))
+    assert "One thing needs attention." in " ".join(text_of(page).split())
+    assert f'{reverse("admin:queues_message_reasons")}?queue=orders' in page.content.decode()
+
+
+def test_a_queue_whose_messages_consumers_have_is_served_while_they_ask_for_no_more() -> None:
+    queue = make_queue("orders")
+    store(queue, published_at=timezone.now() - timedelta(minutes=2)), store(queue, State.LEASED)
+    sample(queue.pk, 4, settled=10, completed=10)
+    assert "deserted" not in problems()
+    [state] = reader.read().overview.queues
+    assert state.nodes == 1
+
+
+def test_the_front_page_has_the_reasons_of_dead_letters_and_its_figures_lead_on(admin_client: Client) -> None:
+    queue = make_queue("orders")
+    for n in range(4):
+        store(queue, State.DEAD, error=f"card {n} refused")
+    reader.forget()
+    page = admin_client.get(reverse("admin:index"))
+    assert "card <number> refused orders 4" in " ".join(text_of(page).split())
+    [address] = re.findall('href="([^"]*reason=card[^"]*)"', page.content.decode())
+    assert len(admin_client.get(unescape(address)).context["rows"]) == 4
+    figures = re.findall(r'<dt>([^<]*)</dt><dd>\s*<a href="([^"]*)"', page.content.decode())
+    assert len(figures) == 11
+    for name, address in figures:
+        assert admin_client.get(unescape(address)).status_code == 200, name
+    with connection.cursor() as cursor:
+        cursor.execute("insert into queues_queuetally (queue_id, dead) values (%s, -4)", [queue.pk])
+    reader.forget()
+    assert "card <number>" not in text_of(admin_client.get(reverse("admin:index")))
 
 
 def test_a_paused_queue_does_not_need_more_consumers() -> None:

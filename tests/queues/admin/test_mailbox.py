@@ -96,7 +96,7 @@ def test_a_peers_page_shows_owner_connection_letters_and_audit_rows(admin_client
         f"{address('auditrow')}?chain={AuditChain.objects.get().pk}&amp;q=id%3Am1",
     ):  # fmt: skip
         assert f'href="{link}"' in html
-    assert "Pending: 3 In flight: 2 Dead: 0" in shown
+    assert "Ready: 3 Unacknowledged: 2 Dead: 0" in shown
     assert 'data-every="3"' in html
     rows = shown.partition("Seq When Event Id From To")[2]
     assert [word for word in rows.split() if word in ("send", "deliver", "ack", "m2")] == ["ack", "deliver", "send"]
@@ -167,7 +167,7 @@ def test_a_peer_is_disconnected_or_its_name_freed_after_a_question(
             return act(admin_client, "mailbox", name, bob.pk, **more)
         return admin_client.post(action(bob, name), more, follow=True)
 
-    assert "bob: connected 5 minutes ago, 0 pending, 2 in flight, 0 dead" in text_of(answer())
+    assert "bob: connected 5 minutes ago, 0 ready, 2 unacknowledged, 0 dead" in text_of(answer())
     bob.refresh_from_db()
     assert bob.node_id is not None
     response = answer(confirmed="yes")
@@ -190,7 +190,7 @@ def test_deleting_a_peer_asks_first_and_takes_its_letters(admin_client: Client, 
             return act(admin_client, "mailbox", "delete_selected", bob.pk, **more)
         return admin_client.post(address("mailbox", "delete", bob.pk), more, follow=True)
 
-    assert "bob: never connected, 2 pending, 0 in flight, 0 dead" in text_of(delete())
+    assert "bob: never connected, 2 ready, 0 unacknowledged, 0 dead" in text_of(delete())
     assert Mailbox.objects.exists()
     assert "Deleted bob with 2 messages" in text_of(delete(confirmed="yes", typed="bob"))
     assert not Mailbox.objects.exists()

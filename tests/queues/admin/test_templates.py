@@ -27,8 +27,8 @@ WORDS = {"title", "aria-label", "placeholder", "alt"}
 TEXTS = ("|unlocalize", "|stringformat:", "|urlencode", "|slugify")
 #: Values that are texts.
 NAMES = {
-    "action", "action_checkbox_name", "action_label", "address", "around", "button", "chart.id", "colour", "dash",
-    "field.auto_id", "field.name", "find", "first_page", "cl.first_page", "cl.next_page", "further", "history",
+    "action", "action_checkbox_name", "action_label", "address", "around", "button", "chart.id", "colour", "count",
+    "dash", "field.auto_id", "field.name", "find", "first_page", "cl.first_page", "cl.next_page", "further", "history",
     "audit", "key", "name", "next_page", "one.page", "picture", "publish", "queue", "row.address", "row.page",
     "row.queue_page", "reasons_page", "section.name", "section.version", "source", "stage.mark", "subscriptions",
     "target", "value", "chart.words", "page.address", "until", "opts.app_label", "opts.model_name",

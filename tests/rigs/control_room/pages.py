@@ -26,7 +26,7 @@ from queues import models
 ASKING = frozenset(
     {
         "delete_selected", "purge", "put_back", "move", "copy", "delay", "deliver_now", "remove", "disconnect",
-        "free_name", "forget_selected",
+        "free_name", "forget_selected", "revoke",
     }
 )  # fmt: skip
 #: Rows that an action is asked for at once.
