@@ -14,7 +14,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from queues.models import QueueSample
+from queues.models import EtlRun, EtlState, QueueSample, Rollup
 from queues.store.samples import ALL_QUEUES
 from tests.browser.hand import click, until, until_seen
 from tests.browser.looks import DESK, PHONE, bring_axe, faults, set_size, set_theme
@@ -25,8 +25,6 @@ pytestmark = pytest.mark.timeout(600)
 RATES, DEPTH = "#chart-rates", "#chart-depth"
 #: The bytes that a browser gets for the charts of a page, compressed or not.
 MAX_SCRIPTS = 75_000
-#: Has a page look for new figures at once.
-LOOK = "document.dispatchEvent(new Event('visibilitychange'))"
 #: Timers run at once.
 AT_ONCE = "const later = setTimeout; window.setTimeout = (call) => later(call, 1);"
 #: How many pixels of a chart are drawn in a colour of its own, not in greys.
@@ -141,6 +139,22 @@ def test_charts_follow_the_broker_and_keep_what_is_zoomed(operator: webdriver.Ch
     operator.execute_cdp_cmd("Network.enable", {})
     operator.delete_all_cookies()
     until_seen(operator, ".charts-note", "You are logged out")
+
+
+def test_charts_that_come_to_a_page_later_are_drawn_too(
+    operator: webdriver.Chrome, live_server: LiveServer, settings: Any
+) -> None:
+    settings.ETL_OUTPUT = "/nowhere"
+    now = timezone.now()
+    run = EtlRun.objects.create(state=EtlState.RUNNING, started_at=now, heartbeat_at=now, host="elsewhere", pid=1)
+    Rollup.objects.create(queue="orders", hour=now.replace(minute=0, second=0, microsecond=0), acknowledged=41)
+    operator.get(f"{live_server.url}/admin/queues/etlrun/{run.pk}/change/")
+    until_seen(operator, ".etl-state", "running")
+    assert not operator.find_elements(By.CSS_SELECTOR, ".charts")
+    figures = {"seconds": {"messages": 3.5}}
+    EtlRun.objects.update(state=EtlState.SUCCEEDED, ended_at=timezone.now(), figures=figures)
+    until(operator, lambda page: page.find_element(By.CSS_SELECTOR, "#chart-messages canvas"))
+    until_seen(operator, "#chart-stages tbody", "3.5 s")
 
 
 def test_charts_are_seen_in_light_and_dark_and_change_with_the_theme(

@@ -15,9 +15,7 @@ function sections() {
 
 function replace(section, html) {
   const focused = section.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-  const open = [...section.querySelectorAll("figure:has(details[open])")].map((figure) => figure.id);
   section.innerHTML = html;
-  for (const id of open) section.querySelector(`#${CSS.escape(id)} details`)?.setAttribute("open", "");
   if (focused !== null) section.querySelector(`[href="${CSS.escape(focused)}"]`)?.focus();
 }
 
