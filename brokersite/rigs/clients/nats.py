@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Final
 
 import nats
 from nats.js import JetStreamContext
 
 from brokersite.rigs.bench.columns import WIDTH
 from brokersite.rigs.clients.program import Work
+
+#: Seconds for an answer: a server that syncs every message has a whole window to answer first.
+PATIENCE: Final = 120.0
 
 
 @asynccontextmanager
@@ -19,7 +23,7 @@ async def _jetstream(work: Work) -> AsyncIterator[JetStreamContext]:
     login = {"user": at["user"], "password": at["password"]} if at["user"] else {}
     client = await nats.connect(f"nats://{at['host']}:{at['port']}", **login)
     try:
-        yield client.jetstream(publish_async_max_pending=work.window)
+        yield client.jetstream(timeout=PATIENCE, publish_async_max_pending=work.window)
         await client.flush()
     finally:
         await client.close()

@@ -7,8 +7,11 @@ import { arrived, begin, inTasks, note, oneByOne, run, watchIdle, windows, work 
 const { host, port, user, password, stream, consumer } = work.at;
 const connect = () => connectTo({ servers: `${host}:${port}`, ...(user ? { user, pass: password } : {}) });
 
+// A server that syncs every message has a whole window to answer first.
+const PATIENCE = { timeout: 120_000 };
+
 async function messages(connection) {
-  const manager = await jetstreamManager(connection);
+  const manager = await jetstreamManager(connection, PATIENCE);
   const { config } = await manager.consumers.info(stream, consumer);
   if (config.deliver_subject) {
     await manager.consumers.delete(stream, consumer);
@@ -16,16 +19,16 @@ async function messages(connection) {
       durable_name: consumer, ack_policy: "explicit", max_ack_pending: work.prefetch,
     });
   }
-  const pull = await jetstream(connection).consumers.get(stream, consumer);
+  const pull = await jetstream(connection, PATIENCE).consumers.get(stream, consumer);
   return pull.consume({ max_messages: work.prefetch });
 }
 
 await run({
   async publish() {
     const connection = await connect();
-    const js = jetstream(connection);
+    const js = jetstream(connection, PATIENCE);
     begin();
-    for (const bodies of windows()) await Promise.all(bodies.map((body) => js.publish(stream, body)));
+    for (const bodies of windows()) await Promise.all(bodies.map((body) => js.publish(stream, body, PATIENCE)));
     await connection.close();
   },
   async consume() {
@@ -40,8 +43,8 @@ await run({
   },
   async confirm() {
     const connection = await connect();
-    const js = jetstream(connection);
-    await inTasks((body) => js.publish(stream, body));
+    const js = jetstream(connection, PATIENCE);
+    await inTasks((body) => js.publish(stream, body, PATIENCE));
     await connection.close();
   },
   async alone() {
@@ -53,8 +56,8 @@ await run({
         message.ack();
       }
     })();
-    const js = jetstream(connection);
-    await oneByOne((body) => js.publish(stream, body));
+    const js = jetstream(connection, PATIENCE);
+    await oneByOne((body) => js.publish(stream, body, PATIENCE));
   },
   async idle() {
     const connection = await connect();
