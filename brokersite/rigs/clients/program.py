@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import resource
 import statistics
 import sys
 import time
@@ -18,14 +17,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 from brokersite.rigs.bench.columns import WIDTH, numbers, positions
 
 #: Messages, one in flight, that are not counted.
 _WARM_ALONE: Final = 20
 #: Seconds that idle consumers are watched.
 _WATCHED: Final = 3.0
-#: Bytes of a unit of `ru_maxrss`.
-_RSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
 
 
 @dataclass
@@ -119,7 +118,7 @@ class Work:
         """What is measured of any program."""
         ended = time.monotonic()
         cpu = time.process_time() - self.cpu
-        memory = _RSS_UNIT * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        memory = psutil.Process().memory_info().rss  # `ru_maxrss` would be that of the command, which began this
         return {"began": self.began, "ended": ended, "cpu": cpu, "memory": memory} | self.figures
 
 

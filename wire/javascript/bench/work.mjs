@@ -100,7 +100,7 @@ export async function watchIdle() {
 export async function run(programs) {
   await programs[role]();
   const used = process.cpuUsage(usage);
-  const memory = 1024 * process.resourceUsage().maxRSS;
+  const memory = process.memoryUsage.rss();
   const said = { began, ended: seconds(), cpu: (used.user + used.system) / 1e6, memory, ...figures };
   process.stdout.write(`${JSON.stringify(said)}\n`, () => process.exit(0));
 }
