@@ -195,6 +195,7 @@ def django_db_setup(
     with django_db_blocker.unblock():
         made = setup_databases(verbosity=0, interactive=False)
         connection.close()
+        connection.close_pool()  # type: ignore[attr-defined]  # of a run under the option `pool`
     server = connection_parameters()
     drop_databases(server, _template(server))
     create_database(server | {"dbname": "postgres"}, _template(server), server["dbname"])
