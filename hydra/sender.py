@@ -105,7 +105,7 @@ class Sender(Waiter):
         if self._next is not None and not self._next.done():
             self._next.set_result(delivery)
         elif self._buffer is not None:
-            self._buffer.hand_back(delivery[0])
+            self._buffer.deliveries.hand_back(delivery[0])
 
     def refuse(self) -> None:
         """Expect no message."""
@@ -150,7 +150,7 @@ class Sender(Waiter):
             aside, self._aside = self._aside, []
             for each in reversed(aside):
                 if self._buffer is not None:
-                    self._buffer.hand_back(each.delivery[0])
+                    self._buffer.deliveries.hand_back(each.delivery[0])
             await self.gate.wait()
 
     def _forget_buffer(self) -> None:
@@ -213,7 +213,7 @@ class Sender(Waiter):
             )  # fmt: skip
             self.happened("fault", f"{self.queue}: message {entry and entry[0]} was given up: {reason}")
             if buffer is not None and entry is not None:
-                buffer.bury(tag, reason)
+                buffer.deliveries.bury(tag, reason)
 
     async def _send(self, delivery: Delivery, resumed: bool) -> None:
         buffer = self._buffer
@@ -225,10 +225,10 @@ class Sender(Waiter):
         message = (None if detail is None else detail.origin) or entry[0]
         line = _line(payload)
         if line is None:
-            buffer.bury(tag, NO_LINE)
+            buffer.deliveries.bury(tag, NO_LINE)
             return
         if not self.gate.is_open():
-            buffer.hand_back(tag)
+            buffer.deliveries.hand_back(tag)
             return
         if not resumed and self._put_aside(delivery, line):
             return
@@ -236,23 +236,23 @@ class Sender(Waiter):
             new = await self.database.run(claim, message)
             if new and not self.gate.is_open():
                 await self.database.run(release, message)
-                buffer.hand_back(tag)
+                buffer.deliveries.hand_back(tag)
                 return
             fate = await self._fate(message, entry[0], line) if new else Fate(FateKind.UNKNOWN, TAKEN_BEFORE)
             if fate.kind is FateKind.UNSENT or (fate.kind is FateKind.REFUSED and self.awaits(line)):
                 self._tries[message] += 1
                 await self.database.run(release, message)
                 if fate.kind is FateKind.UNSENT:
-                    buffer.hand_back(tag)
+                    buffer.deliveries.hand_back(tag)
                 else:  # this client was removed from the channel meanwhile
                     self._aside.insert(0, _Aside(delivery, line, clock.now()))
                 return
         except (EngineError, OSError, asyncio.CancelledError):
-            buffer.hand_back(tag)
+            buffer.deliveries.hand_back(tag)
             raise
         del self._tries[message]
         if fate.kind is FateKind.SENT:
-            buffer.ack(tag)
+            buffer.deliveries.ack(tag)
             return
         self._give_up(tag, line, fate.words, lost=fate.kind is FateKind.UNKNOWN)
         await self._release_dead(message)
@@ -294,7 +294,7 @@ class Sender(Waiter):
                 extra={"queue": self.queue, "message_id": entry[0]},
             )  # fmt: skip
             self.happened(kind, f"{self.queue}: message {entry[0]} is a dead letter: {words}: {line[:MAX_LINE]}")
-            buffer.bury(tag, words[:MAX_REASON])
+            buffer.deliveries.bury(tag, words[:MAX_REASON])
 
     async def _release_dead(self, message: int) -> None:
         """Remove the note of a line once its dead letter is stored; if that fails it is removed within a day."""

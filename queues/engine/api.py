@@ -18,12 +18,13 @@ from queues.engine.backpressure import ReplyHolder
 from queues.engine.clients import LATEST, MAX_LISTED, ClientConnection, Clients, ClientSession
 from queues.engine.cluster.notifications.formats import FOLLOWING, Disconnected, Purge, Ready, SendableHint, Watched
 from queues.engine.connections import CONNECTIONS, probe
-from queues.engine.consume.dispatch import Push, PushConsumer, PushRun, Waiter
+from queues.engine.consume.consumer import PushConsumer, Waiter
+from queues.engine.consume.deliveries import Deliveries
 from queues.engine.consume.interest import COLD, COLD_SHARED
 from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue
 from queues.engine.consume.low_watermark import FIRST
 from queues.engine.consume.memory import weight
-from queues.engine.consume.message_runs import PayloadPart
+from queues.engine.consume.message_runs import PayloadPart, Push, PushRun
 from queues.engine.consume.subscriptions import LocalSubscription, Subscriptions
 from queues.engine.database import SHARED_SESSIONS, absence, check_sessions, lacked_right, refused_by_pooler
 from queues.engine.engine import Engine, running
@@ -121,10 +122,11 @@ class Broker(Protocol):
         """The queue of this name as this process serves it: the same object for all who ask.
 
         A consumer polls (`deliver`, `deliver_many`), waits for one message (`wait`), or is pushed to (`dispatcher`).
-        Each delivery has a tag that is settled once: `ack`, `complete` (with a result), `give_back` (a failed attempt),
-        `bury` (a dead letter) or `hand_back` (not counted). One that is not settled within the queue's `ack_timeout`
-        goes back as a failed attempt. A consumer enters (`enter`) before the first and leaves (`leave`) after the last.
-        A queue that an operator deletes is `closed`. Raises QueueNotFound or StoreUnavailable.
+        Each delivery has a tag that is settled once, in the queue's `deliveries`: `ack`, `complete` (with a result),
+        `give_back` (a failed attempt), `bury` (a dead letter) or `hand_back` (not counted). One that is not settled
+        within the queue's `ack_timeout` goes back as a failed attempt. A consumer enters (`enter`) before the first and
+        leaves (`leave`) after the last. A queue that an operator deletes is `closed`. Raises QueueNotFound or
+        StoreUnavailable.
         """
 
     async def dead_letters(self, name: str) -> LocalDeadLetters:

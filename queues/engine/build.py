@@ -131,7 +131,7 @@ class Parts:
     def ready(self, queue: int, first_id: int) -> None:
         """Messages of a queue became ready in the store: tell this node's consumers and others'."""
         if (local := self.local_queues.queues.get(queue)) is not None:
-            local.more_in_store(first_id)
+            local.prefetch.more_in_store(first_id)
         else:
             self.mailboxes.more_in_store(queue, first_id)
         if self.policies.is_shared(queue):

@@ -198,7 +198,7 @@ class Engine:
         await _until(lambda: self.writer.idle and not self.local_queues.claiming and self.mailboxes.idle)
         for queue in self.local_queues:
             outstanding = [(entry[0], tag) for tag, entry in queue.unacked.items()]
-            self.settlements.hand_back(queue.take_all())
+            self.settlements.hand_back(queue.prefetch.take_all())
             self.settlements.hand_back(outstanding, queue.audited)
         self.settlements.hurry()
         await _until(lambda: self.settlements.idle)

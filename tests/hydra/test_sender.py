@@ -20,9 +20,10 @@ HELLO = b"PRIVMSG #a :hello"
 
 
 class Buffer:
-    """A queue's part in memory, as a sender uses it."""
+    """A queue's part in memory and its deliveries, as a sender uses them."""
 
     def __init__(self) -> None:
+        self.deliveries = self
         self.messages: list[tuple[int, bytes, Detail | None]] = []
         self.unacked: dict[int, tuple[int, int, float, Detail | None]] = {}
         self.closed = False

@@ -113,7 +113,7 @@ class QueueDrain(Waiter):
 
     def deliver(self, delivery: Delivery) -> None:
         """A message came: acknowledge it, and wait for the next."""
-        self._queue.ack(delivery[0])
+        self._queue.deliveries.ack(delivery[0])
         self._taken()
         self._queue.wait(self)
 

@@ -149,7 +149,7 @@ class DeliverySession(WireSession):
 
     def _deliver_transient(self, cid: int, known: Polled) -> None:
         topic = codec.delivery_prefix(0, known.subscription.topic)
-        known.buffer.note_demand(monotonic())
+        known.buffer.interest.came(monotonic())
         self.client.delivered(1)
         self._say(codec.encode_delivery(cid, topic, known.subscription.take_transient()))
 
@@ -158,7 +158,7 @@ class DeliverySession(WireSession):
         try:
             self._say(codec.encode_delivery(tag, known.prefix, body))
         except codec.FrameTooLarge:
-            known.buffer.bury(tag, TOO_LARGE)
+            known.buffer.deliveries.bury(tag, TOO_LARGE)
 
     async def _look_up(self, cid: int, id: int) -> None:
         """The first POLL of a subscription on this connection. One that may not be polled stays silent."""
@@ -188,7 +188,7 @@ class DeliverySession(WireSession):
         """ACKs of one subscription. Tags that are not outstanding here are looked for in the store, together with
         those that follow."""
         known = self._polled.get(batch.common)
-        unknown = batch.cids if known is None else known.buffer.ack_many(batch.cids, self._handshake.key_id)
+        unknown = batch.cids if known is None else known.buffer.deliveries.ack_many(batch.cids, self._handshake.key_id)
         self._engine.check_saturation()
         if unknown:
             try:
@@ -215,7 +215,7 @@ class DeliverySession(WireSession):
                 reject = codec.FORBIDDEN
             elif subscription is not None:
                 self._polled.remember(subscription, self)
-                tags = subscription.buffer.ack_many(tags, key)
+                tags = subscription.buffer.deliveries.ack_many(tags, key)
                 settle = self._engine.subscriptions.ack_late
                 unknown = await patiently(self._engine, lambda: settle(subscription, tags, key))
         except StoreUnavailable:

@@ -83,7 +83,7 @@ class WaitingPoll:
         if self._engine.holds(self._replies.batch):
             self._engine.hold(self)
         else:
-            self._poll[1].buffer.on_refill(self._refilled)
+            self._poll[1].buffer.prefetch.on_refill(self._refilled)
 
     @contained
     def release(self) -> None:

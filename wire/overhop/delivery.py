@@ -110,7 +110,7 @@ class Consumer(PushConsumer):
         try:
             value = payload if content == MSGPACK else payload_value(payload, content)
         except Unencodable as error:
-            self.buffer.bury(tag, str(error))
+            self.buffer.deliveries.bury(tag, str(error))
             return None
         except Exception as error:  # this message costs itself only, and is not tried again
             self.connection.listener.session_failed()
@@ -118,10 +118,10 @@ class Consumer(PushConsumer):
                 "%s: message %d of %s cannot be delivered", self.connection.name, id, self.queue,
                 extra=self.connection.log_fields | {"queue": str(self.queue), "message_id": id},
             )  # fmt: skip
-            self.buffer.bury(tag, f"it cannot be delivered: {type(error).__name__}")
+            self.buffer.deliveries.bury(tag, f"it cannot be delivered: {type(error).__name__}")
             return None
         if len(value) > self.largest:
-            self.buffer.bury(tag, f"its payload of {len(value)} bytes does not fit into a frame")
+            self.buffer.deliveries.bury(tag, f"its payload of {len(value)} bytes does not fit into a frame")
             return None
         return value
 
@@ -279,7 +279,7 @@ class Deliveries:
             raise DomainError(Code.INVALID_JOB_PAYLOAD, str(error)) from error
         buffer, tag = self._take(jid)
         answers = Answers([(tag,)], [rid.encode()])
-        if not buffer.complete(tag, kept, answers.refuse):
+        if not buffer.deliveries.complete(tag, kept, answers.refuse):
             raise _not_found(jid)
         self._replies.follow_round(self._engine.settling_of(buffer))
         answers.put(self._replies.begin())
@@ -294,7 +294,7 @@ class Deliveries:
         consumer.finished(len(run))
         answers = Answers(tags, run.rids)
         for some in tags:
-            for tag in consumer.buffer.complete_many(some, answers.refuse):
+            for tag in consumer.buffer.deliveries.complete_many(some, answers.refuse):
                 answers.not_found(tag)
         self._replies.follow_round(self._engine.settling_of(consumer.buffer))
         answers.put(self._replies.begin())
@@ -308,7 +308,8 @@ class Deliveries:
             raise _not_found(jid)
         delay = None if retry_in_ms is None else retry_in_ms / 1000
         answers = Answers([(tag,)], [rid.encode()], NOT_COUNTED)
-        buffer.give_back(tag, delay=delay, error=error or "failed without a word", refuse=partial(answers.refuse, tag))
+        error, refuse = error or "failed without a word", partial(answers.refuse, tag)
+        buffer.deliveries.give_back(tag, delay=delay, error=error, refuse=refuse)
         self._replies.follow_round(self._engine.settling_of(buffer))
         answers.put(self._replies.begin())
 
@@ -322,7 +323,7 @@ class Deliveries:
         jid = job_id(p)
         pushed, tag = self._assignment(jid)
         try:
-            moved = pushed.consumer.buffer.dispatcher().beat(tag)
+            moved = pushed.consumer.buffer.deliveries.beat(tag)
         except KeyError:
             raise _not_found(jid) from None
         if moved is not None:
@@ -367,7 +368,7 @@ class Deliveries:
         jobs = self.assignments.take_all()
         for pushed, tag in jobs:
             pushed.consumer.finished(1)
-            pushed.consumer.buffer.hand_back(tag)
+            pushed.consumer.buffer.deliveries.hand_back(tag)
         for buffer in {pushed.consumer.buffer for pushed, _ in jobs}:
             self._replies.follow_round(self._engine.settling_of(buffer))
             self._replies.begin()  # what follows waits for this too
@@ -379,7 +380,7 @@ class Deliveries:
         for consumer in {pushed.consumer for pushed, _ in jobs}:
             consumer.buffer.leave(consumer)
         for pushed, tag in jobs:
-            pushed.consumer.buffer.give_back(tag, error="the worker disconnected")
+            pushed.consumer.buffer.deliveries.give_back(tag, error="the worker disconnected")
 
     def snapshot(self) -> dict[str, Any]:
         """Describe the subscriptions and the jobs, for the admin."""

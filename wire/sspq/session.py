@@ -141,7 +141,7 @@ class SspqSession(WireSession, Waiter):
         tag, payload, attempts, detail = delivery
         action = self._slot.on(Event.DELIVERED)
         if action is Action.PUT_BACK:
-            buffer.hand_back(tag)
+            buffer.deliveries.hand_back(tag)
             return
         self._held = buffer, tag
         self.client.delivered(1)
@@ -194,14 +194,14 @@ class SspqSession(WireSession, Waiter):
             self._withdraw()
         elif action in (Action.SETTLE, Action.SETTLE_DEAD):
             buffer, tag = self._take_held()
-            buffer.ack(tag)
+            buffer.deliveries.ack(tag)
             self._close_when_done()
         elif action in (Action.RETURN, Action.RETURN_DEAD):
             buffer, tag = self._take_held()
             if self._stopping:  # the server's doing: the message keeps its retries and its place
-                buffer.hand_back(tag)
+                buffer.deliveries.hand_back(tag)
             else:
-                buffer.give_back(tag, delay=0.0, error="the consumer disconnected")
+                buffer.deliveries.give_back(tag, delay=0.0, error="the consumer disconnected")
 
     def _wait(self, buffer: LocalQueue) -> None:
         if buffer.closed:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
-from queues.engine.api import LocalQueue, Push, PushConsumer, PushRun, weight
+from queues.engine.api import Deliveries, LocalQueue, Push, PushConsumer, PushRun, weight
 
 #: A prefetch count of 0 means no limit. A worker's memory is limited all the same.
 WITHOUT_LIMIT = 10_000
@@ -43,13 +43,13 @@ class Received:
         self.consumer.channel.settle(self, how)
 
 
-#: The settlement of a delivery: called with its buffer and its tag, in the engine's thread.
-Settlement = Callable[[LocalQueue, int], None]
+#: The settlement of a delivery: called with those of its queue and its tag, in the engine's thread.
+Settlement = Callable[[Deliveries, int], None]
 
 
-def acknowledge(buffer: LocalQueue, tag: int) -> None:
+def acknowledge(deliveries: Deliveries, tag: int) -> None:
     """The settlement of a delivery that is done."""
-    buffer.ack(tag)
+    deliveries.ack(tag)
 
 
 class QueueConsumer(PushConsumer):
@@ -156,7 +156,7 @@ class ChannelConsumer:
             self._consumers.remove(consumer)
         if self._ahead_buffer is not None:
             for received in self._ahead_buffer.remove(lambda received: received.consumer is consumer):
-                self.settle(received, LocalQueue.hand_back)
+                self.settle(received, Deliveries.hand_back)
         if consumer.buffer is not None:
             consumer.buffer.leave(consumer, finish=True)
 
@@ -211,7 +211,7 @@ class ChannelConsumer:
                 received.consumer.held.discard(received.push.tag)
                 self._outstanding -= 1
         for buffer, pushes in back.items():
-            buffer.undeliver(pushes)
+            buffer.deliveries.undeliver(pushes)
 
     @property
     def _most(self) -> int:

@@ -238,13 +238,13 @@ class EngineThread:
             together[received.consumer, received.buffer].append(received.push.tag)
         for (consumer, buffer), tags in together.items():
             try:
-                buffer.ack_many(sorted(tags))
+                buffer.deliveries.ack_many(sorted(tags))
             finally:
                 consumer.settled(buffer, tags)
 
     def _settle(self, received: Received, how: Settlement) -> None:
         try:
-            how(received.buffer, received.push.tag)
+            how(received.buffer.deliveries, received.push.tag)
         finally:
             self._returning = self.engine.settling
             received.consumer.settled(received.buffer, (received.push.tag,))
@@ -287,7 +287,7 @@ class EngineThread:
             buffer = await self._queue(consumer.queue)
             buffer.dispatcher()  # what was got and is not settled takes no room in memory
             if not buffer.ready:  # what was stored a moment ago may not have been announced yet
-                buffer.more_in_store(FIRST)
+                buffer.prefetch.more_in_store(FIRST)
             delivery = buffer.deliver(time.monotonic())
             while delivery is None and buffer.may_refill_for(None) and not buffer.closed:
                 await _refill(buffer)
@@ -348,8 +348,8 @@ class EngineThread:
 async def _refill(buffer: LocalQueue) -> None:
     """Wait for a claim that begins now, or is under way, to come back."""
     refilled = asyncio.Event()
-    buffer.on_refill(refilled.set)
-    buffer.want()
+    buffer.prefetch.on_refill(refilled.set)
+    buffer.prefetch.want()
     await refilled.wait()
 
 

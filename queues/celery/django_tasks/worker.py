@@ -22,7 +22,7 @@ from queues.celery.consumers.inbox import Inbox
 from queues.celery.django_tasks.running import Ending, run_task
 from queues.config.settings import settings
 from queues.database.parameters import engine_parameters
-from queues.engine.api import LocalQueue, QueueNotFound, StoreUnavailable
+from queues.engine.api import Deliveries, QueueNotFound, StoreUnavailable
 from queues.models import TaskRun
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ class TaskWorker:
     def _take(self) -> None:
         while (received := self._inbox.get()) is not None:
             if self._stopping.is_set():
-                received.settle(LocalQueue.hand_back)
+                received.settle(Deliveries.hand_back)
             else:
                 self._threads.submit(self._work, received)
 
@@ -114,9 +114,9 @@ class TaskWorker:
             ending, why = run_task(id, self.name, last, self._using)
         except Exception:
             logger.exception("the database is away: the task %s goes back to its queue", id)
-            received.settle(LocalQueue.hand_back)
+            received.settle(Deliveries.hand_back)
             return
         finally:
             if self._stopping.is_set():
                 connections.close_all()
-        received.settle(acknowledge if ending is Ending.DONE else partial(LocalQueue.give_back, error=why))
+        received.settle(acknowledge if ending is Ending.DONE else partial(Deliveries.give_back, error=why))

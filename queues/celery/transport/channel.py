@@ -43,7 +43,7 @@ from queues.celery.transport.errors import (
 from queues.celery.transport.exchanges import Exchanges
 from queues.celery.transport.publishing import PublishPath
 from queues.celery.transport.store_connection import StoreConnection
-from queues.engine.api import LocalQueue, Purge, QueueNotFound
+from queues.engine.api import Deliveries, Purge, QueueNotFound
 from queues.formats.texts import is_storable, shown
 
 logger = logging.getLogger(__name__)
@@ -53,8 +53,8 @@ DEFAULT_PRIORITY = 0
 WAITING = (0, 2)
 PURGED, PURGED_AT_ONCE = 2, 1000
 #: Settlements of refused deliveries.
-REQUEUE = partial(LocalQueue.give_back, error="requeued by the consumer")
-REJECT = partial(LocalQueue.bury, error="rejected by the consumer")
+REQUEUE = partial(Deliveries.give_back, error="requeued by the consumer")
+REJECT = partial(Deliveries.bury, error="rejected by the consumer")
 
 
 class Connection(Protocol):
@@ -412,7 +412,7 @@ class Channel(StdChannel):
         if consumer.engaged is not None and self._channel_consumer is not None and self._thread is not None:
             self._thread.call(self._channel_consumer.remove, consumer.engaged)
             for received in self._prefetched.remove(lambda received: received.consumer is consumer.engaged):
-                received.settle(LocalQueue.hand_back)
+                received.settle(Deliveries.hand_back)
         transport = self._transport
         if consumer.direct is not None:
             transport.remove_direct(consumer.direct)
@@ -467,7 +467,7 @@ class Channel(StdChannel):
     def _deliver(self, received: Received) -> None:
         consumer = self._consumers.get(received.consumer.tag)
         if consumer is None or self._thread is None:  # it was cancelled meanwhile
-            received.settle(LocalQueue.hand_back)
+            received.settle(Deliveries.hand_back)
             return
         message = self._message(received, consumer.no_ack)
         if message is not None:
@@ -483,7 +483,7 @@ class Channel(StdChannel):
                 received.consumer.queue, id, payload, headers, content, attempts, tag, received.consumer.tag
             )
         except Unreadable as error:
-            received.settle(partial(LocalQueue.bury, error=str(error)))
+            received.settle(partial(Deliveries.bury, error=str(error)))
             return None
         if no_ack:
             received.settle(acknowledge)
@@ -541,13 +541,13 @@ class Channel(StdChannel):
         One that `basic_get` has got goes back to its place, as if it had only been looked at: Celery's ``rpc://``
         results rely on it.
         """
-        given_back = LocalQueue.hand_back if delivery_tag in self._got else REQUEUE
+        given_back = Deliveries.hand_back if delivery_tag in self._got else REQUEUE
         self._settle(delivery_tag, given_back if requeue else REJECT)
 
     def basic_recover(self, requeue: bool = True) -> None:
         """Return unacknowledged messages to their places."""
         for tag in tuple(self._unsettled):
-            self._settle(tag, LocalQueue.hand_back)
+            self._settle(tag, Deliveries.hand_back)
 
     basic_recover_async = basic_recover
 
@@ -584,7 +584,7 @@ class Channel(StdChannel):
                 self.basic_cancel(tag)
         self.basic_recover()
         while (received := self._prefetched.get()) is not None:
-            received.settle(LocalQueue.hand_back)
+            received.settle(Deliveries.hand_back)
         if self._channel_consumer is not None and self._thread is not None:
             self._thread.call(self._thread.forget, self._channel_consumer)
         transport.close_channel(self)

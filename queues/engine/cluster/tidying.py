@@ -72,10 +72,10 @@ class Tidying:
                 continue
             if not buffer.interest.is_cold(time):
                 if buffer.line is None and buffer.interest.has_surplus(time):
-                    buffer.return_prefetched()
+                    buffer.prefetch.return_all()
                 buffer.interest.look_at(max(buffer.interest.look_again_at(time), time + TIDY))
                 continue
-            buffer.return_prefetched()
+            buffer.prefetch.return_all()
             if buffer.unacked and buffer.interest.settled_anywhere:
                 buffer.interest.look_at(time + COLD)
                 continue
@@ -94,7 +94,7 @@ class Tidying:
         async def serve(some: list[LocalQueue]) -> None:
             await connection.run("add_interest", {"queues": _ids(some), "node": self._node.id})
             for buffer in some:
-                buffer.announced()
+                buffer.prefetch.more_in_store(FIRST)
 
         try:
             await self._each(connection, "end of interest in a queue", cold, leave)
@@ -125,7 +125,7 @@ class Tidying:
             if buffer.backlog.news != news:
                 continue
             if buffer.id in found:
-                buffer.more_in_store(buffer.backlog.watermark.value + 1)
+                buffer.prefetch.more_in_store(buffer.backlog.watermark.value + 1)
             else:
                 buffer.backlog.watermark.looked(rows[0][0], high)
                 buffer.backlog.watermark.give_up_waiting(time)
@@ -139,7 +139,7 @@ class Tidying:
         def claim(rows: Iterable[tuple[int]]) -> None:
             for (queue,) in rows:
                 if (buffer := served.get(queue)) is not None and is_quiet(buffer):  # it may have been removed meanwhile
-                    buffer.more_in_store(FIRST)
+                    buffer.prefetch.more_in_store(FIRST)
 
         async def look(some: list[LocalQueue]) -> None:
             claim(await connection.rows("unseen", {"queues": _ids(some)}))
@@ -153,8 +153,8 @@ class Tidying:
     def _look_for_dead_letters(self) -> None:
         """Have consumers that wait for dead letters ask again, in case a notification was lost."""
         for buffer in self._local_queues.dead_letters.values():
-            if buffer.demand:
-                buffer.more_in_store(FIRST)
+            if buffer.interest.demand:
+                buffer.prefetch.more_in_store(FIRST)
 
     async def _touch_subscriptions(self, connection: Connection, time: float) -> None:
         async def touch(some: list[LocalQueue]) -> None:

@@ -15,9 +15,8 @@ from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 from queues.engine.clock import now, until_tick
-from queues.engine.consume.dispatch import PushConsumer
+from queues.engine.consume.consumer import PushConsumer
 from queues.engine.health import Health
-from queues.engine.policies import QueuePolicy
 
 T = TypeVar("T")
 
@@ -56,9 +55,11 @@ class Deadlines(Generic[T]):
 
 
 class Delivering(Protocol):
-    """The queue of a burst."""
+    """The deliveries of the queue of a burst."""
 
-    policy: QueuePolicy
+    @property
+    def name(self) -> str:
+        """The name of the queue."""
 
     def expire(self, burst: Burst, time: float) -> None:
         """Return those deliveries that were not acknowledged in time."""
@@ -68,7 +69,7 @@ class Delivering(Protocol):
 class Burst:
     """Deliveries made at once, which are due back at one time: to a consumer, or (None) to those who asked."""
 
-    queue: Delivering
+    deliveries: Delivering
     consumer: PushConsumer | None
     tags: list[Sequence[int]]
     #: When they were made, if by those who asked; a tag may be that of a later delivery by then.
@@ -106,6 +107,6 @@ class DeadlineTimer:
     def _return_overdue(self, time: float) -> None:
         for _, burst in self._deliveries.due(time):
             try:
-                burst.queue.expire(burst, time)
+                burst.deliveries.expire(burst, time)
             except Exception as error:
-                self._health.isolate("deadline", error, queue=burst.queue.policy.name)
+                self._health.isolate("deadline", error, queue=burst.deliveries.name)

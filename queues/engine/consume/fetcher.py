@@ -23,6 +23,7 @@ from queues.engine.clock import now
 from queues.engine.consume.backlog import ClaimResult
 from queues.engine.consume.claim_path import State
 from queues.engine.consume.local_queue import LocalQueue
+from queues.engine.consume.low_watermark import FIRST
 from queues.engine.consume.memory import BATCH, OVERHEAD, FlowLimits, detail_weight
 from queues.engine.consume.message_runs import MessageRun
 from queues.engine.database import Connection
@@ -139,7 +140,7 @@ class Fetcher:
         if id is None:
             del self._narrow[queue]
             self._wanted.pop(queue, None)
-            queue.exhaust()
+            queue.prefetch.exhaust()
         return None
 
     async def finish(self, connection: Connection) -> None:
@@ -148,7 +149,8 @@ class Fetcher:
         left, self.nearly_done = self.nearly_done, {}
         for queue in left:
             for _ in range(FINISHING_CLAIMS):
-                if queue.backlog.unclaimed and not queue.backlog.claiming and (queue.room > 0 or queue.overtaken):
+                backlog, prefetch = queue.backlog, queue.prefetch
+                if backlog.unclaimed and not backlog.claiming and (prefetch.room > 0 or prefetch.overtaken):
                     await self._try(connection, queue)
 
     def take_back(self) -> None:
@@ -161,38 +163,38 @@ class Fetcher:
     async def claim(self, connection: Connection, queue: LocalQueue) -> None:
         """Fill one queue. While a publish leases to it, or it returns messages, it waits: the order would be lost."""
         if queue.stands_by:
-            queue.refilled()
+            queue.prefetch.refilled()
             return
         if not queue.interest.known and not queue.dead and not queue.closed:
             await self._serve(connection, queue)
             self._wanted.pop(queue, None)  # this is the claim
-        if queue.in_transit:
+        if queue.prefetch.in_transit:
             asyncio.get_running_loop().call_later(SHORTLY, self.want, queue)
             return
         if queue.backlog.claiming:  # the publish writer's: it brings what is wanted
             return
-        limit = queue.claim_limit()
+        limit = queue.prefetch.claim_limit()
         limit = min(limit, self._narrow.get(queue, limit))
         if limit <= 0 or queue.policy.paused or queue.closed or queue.stands_by or self._stopping:
-            queue.refilled()
+            queue.prefetch.refilled()
             return
         policy = queue.policy
         queue.backlog.begin_claim()
         try:
             result, claimed = await self._claim(connection, queue, limit)
         except BaseException as error:
-            queue.abort_claim()
+            queue.prefetch.abort_claim()
             if isinstance(error, Exception):
                 self._narrow[queue] = limit // 2
             raise
-        queue.end_claim(result, limit, self.node.horizon)
+        queue.prefetch.end_claim(result, limit, self.node.horizon)
         self._claimed(queue, result)
         if queue.policy is not policy and queue.policy.taken_as_asked:  # a limit was set meanwhile
-            queue.decline(chain.from_iterable(claimed))
+            queue.prefetch.decline(chain.from_iterable(claimed))
         else:
-            queue.add_claimed(*claimed)
-        queue.refilled()
-        if queue.backlog.unclaimed and queue.demand and not queue.ready:
+            queue.prefetch.add_claimed(*claimed)
+        queue.prefetch.refilled()
+        if queue.backlog.unclaimed and queue.interest.demand and not queue.ready:
             if result.more and not result.taken:  # another transaction is about to change what comes next
                 asyncio.get_running_loop().call_later(SHORTLY, self.want, queue)
             else:
@@ -220,7 +222,7 @@ class Fetcher:
                 one.interest.tell(False)
             raise
         for one in starting:
-            one.announced()
+            one.prefetch.more_in_store(FIRST)  # what became ready before was not announced to this node
 
     async def _claim(
         self, connection: Connection, queue: LocalQueue, limit: int
@@ -231,7 +233,7 @@ class Fetcher:
             "low": queue.backlog.watermark.value,
             "limit": limit,
             "node": self.node.id,
-            "most_packed": 0 if queue in self._narrow else queue.most_packed,
+            "most_packed": 0 if queue in self._narrow else queue.prefetch.most_packed,
             "overhead": OVERHEAD,
         }
         limited = queue.policy.concurrency_limit is not None

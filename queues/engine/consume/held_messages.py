@@ -14,11 +14,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, takewhile
+from math import inf
 from operator import itemgetter
 
-from queues.engine.consume.dispatch import Push, PushRun
 from queues.engine.consume.memory import OVERHEAD, Memory, weight
-from queues.engine.consume.message_runs import MessageRun, PrefetchedMessages, SharedPayloads, Unacked, UnackedMessages
+from queues.engine.consume.message_runs import (
+    MessageRun,
+    PrefetchedMessages,
+    Push,
+    PushRun,
+    SharedPayloads,
+    Unacked,
+    UnackedMessages,
+)
 from queues.engine.message import POSITION, Detail, Message
 
 #: Bytes of a message before the first claim: that claim takes few messages, in case they are large.
@@ -59,14 +67,6 @@ class HeldMessages:
 
     # Delivering.
 
-    def deliver_plain(self, now: float, most: int) -> tuple[range, MessageRun] | None:
-        """Deliver up to `most` messages, as many at the head as go together, with their tags; None unless they are on
-        their first delivery and have no detail."""
-        first = self.ready.first_run
-        if first.attempts or first.detail is not None:
-            return None
-        return self._deliver_run(now, most)
-
     def _deliver_run(self, now: float, most: int) -> tuple[range, MessageRun]:
         """Deliver up to `most` messages at the head that go together."""
         run = self.ready.take(most)
@@ -76,28 +76,29 @@ class HeldMessages:
         self._hold(-(OVERHEAD + (0 if detail is None else detail.weight)) * len(run) - run.size, run.shared)
         return tags, run
 
-    def push(self, now: float, most: int, most_bytes: int) -> list[PushRun]:
+    def take(self, now: float, most: int, most_bytes: float) -> list[PushRun]:
         """Deliver up to `most` messages, fewer of large ones. Those that outlived their time are none of them."""
         taken: list[PushRun] = []
         size = 0
         while most and self.ready and size < most_bytes:
             detail = self.ready.first_run.detail
             if detail is not None and not (detail.tag is detail.expires_at is detail.origin is None):
-                pushed = self._push_special(now, detail)
+                pushed = self._take_special(now, detail)
                 if pushed is None:
                     continue
             else:
                 first, few = self.ready.first_run, most
-                if size + sum(first.sizes(most)) > most_bytes:  # seldom: then up to the one that goes beyond
+                if most_bytes < inf and size + sum(first.sizes(most)) > most_bytes:  # up to the one that goes beyond
                     few = sum(1 for _ in takewhile(most_bytes.__gt__, accumulate(first.sizes(most), initial=size)))
                 tags, run = self._deliver_run(now, min(most, few))
                 pushed = PushRun(tags, run.ids, run.payloads, run.attempts, detail)
-            size += sum(map(len, pushed.payloads))
+            if most_bytes < inf:
+                size += sum(map(len, pushed.payloads))
             most -= len(pushed)
             taken.append(pushed)
         return taken
 
-    def _push_special(self, now: float, detail: Detail) -> PushRun | None:
+    def _take_special(self, now: float, detail: Detail) -> PushRun | None:
         """Deliver the first message, which may have the tag of an earlier delivery, or its time; None if it is settled
         or has outlived that. Such a one shares no payload."""
         [(id, payload, attempts, _)] = self.ready.take(1)

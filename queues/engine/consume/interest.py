@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
-from queues.engine.consume.dispatch import Dispatcher
 from queues.engine.consume.held_messages import HeldMessages
 from queues.engine.consume.pace import Pace
 from queues.engine.policies import QueuePolicy
@@ -37,8 +36,10 @@ class Interest:
 
     _policy: QueuePolicy
     _held: HeldMessages
-    _dispatcher: Dispatcher
     _look: Callable[[float], None]
+    #: Messages that consumers wait for; whether workers have come.
+    demand: int = 0
+    with_workers: bool = False
     #: Whether other nodes serve the queue too; whether the store knows that this one does.
     shared: bool = False
     known: bool = False
@@ -74,6 +75,20 @@ class Interest:
         self._pace.came(now - self.last_demand)
         self.last_demand = now
 
+    def add_demand(self, count: int) -> None:
+        """Consumers wait for so many messages more, or fewer when `count` is negative."""
+        self.demand += count
+
+    def demand_ended(self) -> None:
+        """The last consumer that waited has left."""
+        self.look_at(self.look_again_at(time.monotonic()))
+
+    def expect_workers(self) -> None:
+        """Workers have come: from now on room and idle times are those of a queue with workers."""
+        if not self.with_workers:
+            self.with_workers = True
+            self.tidy_soon()
+
     def asked_for(self, count: int) -> None:
         """A consumer asks for so many messages at once."""
         self._burst = max(count, self._burst // 2)
@@ -81,7 +96,7 @@ class Interest:
     def asked(self, now: float) -> int:
         """Messages that consumers here ask for and are about to ask for, of a queue that other nodes serve too."""
         burst = self._burst if now - self.last_demand < COLD_SHARED else 0
-        return max(self._dispatcher.demand, burst, self.ahead(now))
+        return max(self.demand, burst, self.ahead(now))
 
     def ahead(self, now: float) -> int:
         """Messages that a claim may bring ahead of demand, though other nodes serve the queue too."""
@@ -89,15 +104,15 @@ class Interest:
 
     def is_warm(self, now: float) -> bool:
         """Whether new messages are taken for the consumers here, who waited a moment ago if they do not wait."""
-        warm = COLD_SHARED if self._dispatcher.with_workers else min(COLD, max(WARM, LATE * self._pace.pause))
-        return self._dispatcher.demand > 0 or now - self.last_demand < warm
+        warm = COLD_SHARED if self.with_workers else min(COLD, max(WARM, LATE * self._pace.pause))
+        return self.demand > 0 or now - self.last_demand < warm
 
     # Without consumers.
 
     @property
     def ends_soon(self) -> bool:
         """Whether other consumers may want the messages here: without demand they go back soon."""
-        return self.shared or self._policy.taken_as_asked or self._dispatcher.with_workers
+        return self.shared or self._policy.taken_as_asked or self.with_workers
 
     @property
     def _rest(self) -> float:
@@ -106,7 +121,7 @@ class Interest:
 
     def is_cold(self, now: float) -> bool:
         """Whether no consumer has asked for so long that prefetched messages should go back."""
-        return not self._dispatcher.demand and now - self.last_demand > self._rest
+        return not self.demand and now - self.last_demand > self._rest
 
     def has_surplus(self, now: float) -> bool:
         """Whether more has been prefetched for a while than consumers here take, though other nodes serve the queue
@@ -128,7 +143,7 @@ class Interest:
 
     def look_again_at(self, now: float) -> float:
         """When the queue may have become cold."""
-        if not self._dispatcher.demand:
+        if not self.demand:
             return self.last_demand + self._rest
         if not self._held.ready:
             return now + WAITING

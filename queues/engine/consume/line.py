@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from queues.engine.clients import ClientConnection
 from queues.engine.clock import wait_for
-
-T = TypeVar("T")
+from queues.engine.consume.deliveries import Deliveries
+from queues.engine.consume.dispatch import Dispatcher
+from queues.engine.consume.held_messages import HeldMessages
+from queues.engine.consume.low_watermark import FIRST
+from queues.engine.consume.prefetch import Prefetch, ServedQueue
+from queues.engine.settle.writer import SettlementWriter
 
 
 @runtime_checkable
@@ -29,22 +33,22 @@ class Connected(Protocol):
         """The connection."""
 
 
-class LineChanges(Generic[T]):
-    """Queues that may have a line here, and numbers of consumers that are to be removed from the table."""
+class LineChanges:
+    """Lines of this node, and numbers of consumers that are to be removed from the table."""
 
     def __init__(self) -> None:
-        self.queues: dict[T, None] = {}
+        self.lines: dict[Line, None] = {}
         self.gone: list[int] = []
         self._told = asyncio.Event()
 
-    def note(self, queue: T) -> None:
+    def note(self, line: Line) -> None:
         """Consumers of this queue have come or ended."""
-        self.queues[queue] = None
+        self.lines[line] = None
         self._told.set()
 
-    def drop(self, queue: T) -> None:
-        """This queue has no line any more."""
-        del self.queues[queue]
+    def drop(self, line: Line) -> None:
+        """Its queue has no line any more."""
+        del self.lines[line]
 
     def remove(self, numbers: Iterable[int]) -> None:
         """These consumers are to be removed."""
@@ -72,82 +76,131 @@ class LineChanges(Generic[T]):
 class Line:
     """This node's consumers of one queue."""
 
-    __slots__ = ("_numbers", "active", "former", "settled_in")
+    __slots__ = (
+        "_changes", "_deliveries", "_dispatcher", "_held", "_numbers", "_prefetch", "_queue", "_settled_in",
+        "_settlements", "active", "ended", "former", "queue_id",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(
+        self, queue: ServedQueue, held: HeldMessages, prefetch: Prefetch, deliveries: Deliveries,
+        dispatcher: Dispatcher, settlements: SettlementWriter, changes: LineChanges,
+    ) -> None:  # fmt: skip
+        """From now on a single consumer is active. Messages that others have stay with them."""
+        self.queue_id = queue.policy.id
+        self._queue = queue
+        self._held = held
+        self._prefetch = prefetch
+        self._deliveries = deliveries
+        self._dispatcher = dispatcher
+        self._settlements = settlements
+        self._changes = changes
         #: By consumer its number in the table; 0 while it is not there. In the order in which they came.
         self._numbers: dict[object, int] = {}
         self.active: object | None = None
         #: The active consumer that has ended, and its number, until nothing of what it had is under way.
         self.former: tuple[object, int] | None = None
         #: The settlement round after which its acknowledgements are durable; None while it has messages.
-        self.settled_in: int | None = None
+        self._settled_in: int | None = None
+        #: Whether every consumer is served again.
+        self.ended = False
+        for consumer in dispatcher.serve_only(None, self.enter):
+            self.enter(consumer)
+        prefetch.return_all()
 
-    def __len__(self) -> int:
-        return len(self._numbers)
+    # Called by consumers.
 
-    def enter(self, consumer: object) -> bool:
-        """A consumer stands in line from now on; False if it does already."""
-        if consumer in self._numbers:
-            return False
-        self._numbers[consumer] = 0
-        return True
+    def enter(self, consumer: object) -> None:
+        """A consumer stands in line from now on; a no-op if it does already."""
+        if consumer not in self._numbers:
+            self._numbers[consumer] = 0
+            self._changes.note(self)
 
-    def end(self, consumer: object) -> int:
-        """A consumer takes nothing more. Returns the number to be removed at once: 0 for the active one, which has a
-        successor when `hand_over` is called, and for one that is not in the table."""
+    def leave(self, consumer: object, finish: bool, count: bool, keep_tags: bool) -> None:
+        """A consumer takes nothing more, as `LocalQueue.leave` says."""
         number = self._numbers.pop(consumer, 0)
         if consumer is self.active:
-            self.former, self.active, self.settled_in = (consumer, number), None, None
-            return 0
-        return number
-
-    def settles_in(self, round: int) -> None:
-        """All that the former consumer had is settled or on its way back: it is in the store after this round."""
-        self.settled_in = round
-
-    def hand_over(self) -> int:
-        """Nothing of what the former consumer had is under way: its number, to be removed."""
-        assert self.former is not None
-        (_, number), self.former, self.settled_in = self.former, None, None
-        return number
-
-    def is_former(self, consumer: object) -> bool:
-        """Whether this is the active consumer that has ended."""
-        return self.former is not None and self.former[0] is consumer
+            self.former, self.active, self._settled_in = (consumer, number), None, None
+            self._dispatcher.serve_only(None, self.enter)
+            self._prefetch.return_all()
+        elif number:
+            self._changes.remove([number])
+        if self.former is not None and self.former[0] is consumer:
+            if not finish:
+                self._deliveries.return_all(count, keep_tags)
+            self._changes.note(self)
 
     def may_serve(self, consumer: object) -> bool:
         """Whether a consumer is the active one, or on its way into the table, where it may be the first."""
         number = self._numbers.get(consumer)
         return number == 0 or (number is not None and consumer is self.active)
 
+    # Called by the job that keeps the table.
+
     @property
     def newcomers(self) -> list[object]:
         """The consumers that are not in the table."""
         return [consumer for consumer, number in self._numbers.items() if not number]
 
-    @property
-    def numbers(self) -> list[int]:
-        """The numbers of all that are in the table."""
-        return [number for number in (*self._numbers.values(), self.former[1] if self.former else 0) if number]
-
     def arrive(self, consumer: object, number: int) -> bool:
         """A consumer is in the table now; False if it has ended meanwhile, or is there twice."""
-        if self._numbers.get(consumer) != 0:
+        if self.ended or self._numbers.get(consumer) != 0:
             return False
         self._numbers[consumer] = number
         return True
 
-    def elect(self, number: int) -> object | None:
-        """The table says that this consumer is the active one. Returns it if that is new."""
-        if self.active is None:
-            for consumer, known in self._numbers.items():
-                if known == number:
-                    self.active = consumer
-                    return consumer
-        return None
+    @property
+    def awaits_turn(self) -> bool:
+        """Whether one of the consumers that stand in line here may become the active one."""
+        return bool(self._numbers) and self.active is None and self.former is None
+
+    def elect(self, number: int | None) -> None:
+        """The table says that this consumer is the active one; None: it is not here."""
+        active = next((one for one, known in self._numbers.items() if known == number), None) if number else None
+        if active is None or self.active is not None or self.ended:
+            self._prefetch.refilled()
+            return
+        self.active = active
+        self._dispatcher.serve_only(active, self.enter)
+        self._prefetch.more_in_store(FIRST)
+
+    @property
+    def delivering(self) -> bool:
+        """Whether consumers have messages."""
+        return bool(self._held.unacked)
+
+    def hand_over(self) -> int:
+        """The number of the consumer that had the last turn, once all that it had is settled or back in the store; 0
+        before."""
+        assert self.former is not None
+        prefetch, settlements, audited = self._prefetch, self._settlements, self._queue.audited
+        if self._held.ready:  # they were on their way
+            prefetch.return_all()
+        if self._held.unacked or prefetch.backlog.claiming or prefetch.in_transit:
+            return 0
+        if self._settled_in is None:
+            self._settled_in = settlements.round if audited is None else audited.settling
+            settlements.hurry()
+        if settlements.settles(self._settled_in):
+            return 0
+        (_, number), self.former, self._settled_in = self.former, None, None
+        return number
+
+    # Called by the local queue.
+
+    def end(self) -> None:
+        """Every consumer is served again."""
+        self.ended = True
+        former = self.former[1] if self.former else 0
+        self._changes.remove([*self._numbers.values(), former])
+        self._dispatcher.serve_all()
+
+    def close(self) -> None:
+        """The queue was removed, and its rows with it."""
+        self.ended = True
 
     def lose(self) -> None:
         """The node has ended, and its rows with it: its consumers come anew."""
         self._numbers = dict.fromkeys(self._numbers, 0)
-        self.active = self.former = self.settled_in = None
+        self.active = self.former = self._settled_in = None
+        self._dispatcher.serve_only(None, self.enter)
+        self._changes.note(self)

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
+from typing import NamedTuple
 
 from queues.engine.consume.memory import OVERHEAD, Memory
 from queues.engine.message import Detail, Message
@@ -109,6 +110,34 @@ class MessageRun:
         taken = MessageRun(self.ids[start:end], self.payloads[start:end], self.attempts, self.detail)
         self.payloads[start:end] = [b""] * count  # in place: what is left is not moved
         return taken
+
+
+class Push(NamedTuple):
+    """A message on its way to a consumer. `id` is the one that it was published with."""
+
+    tag: int
+    id: int
+    payload: bytes
+    attempts: int
+    detail: Detail | None
+
+
+@dataclass(slots=True, eq=False)
+class PushRun:
+    """Messages on their way to a consumer that have attempts and detail in common; `ids` as `Push` has them."""
+
+    tags: Sequence[int]
+    ids: Sequence[int]
+    payloads: list[bytes]
+    attempts: int
+    detail: Detail | None
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def __iter__(self) -> Iterator[Push]:
+        for tag, id, payload in zip(self.tags, self.ids, self.payloads, strict=True):
+            yield Push(tag, id, payload, self.attempts, self.detail)
 
 
 class PrefetchedMessages(Sequence[Message]):

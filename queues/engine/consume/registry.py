@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 
 from queues.engine.connections import Connections
+from queues.engine.consume.deliveries import published_id
 from queues.engine.consume.fetcher import Fetcher
-from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue, QueueSchedule, published_id
+from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue, QueueSchedule
 from queues.engine.consume.low_watermark import FIRST
 from queues.engine.errors import QueueNotFound
 from queues.engine.policies import Policies, QueuePolicy
@@ -125,7 +126,7 @@ class LocalQueues:
     def look_again(self) -> None:
         """Notifications may have been missed: everything may have messages in the store."""
         for queue in self:
-            queue.more_in_store(FIRST)
+            queue.prefetch.more_in_store(FIRST)
 
     def lose_leases(self) -> None:
         """The leases are lost with the connections."""
@@ -136,4 +137,4 @@ class LocalQueues:
     def forget_history(self) -> None:
         """The store has another past: earlier deliveries are not settled any more."""
         for queue in self:
-            queue.forget_history()
+            queue.held.forget_stale()

@@ -290,8 +290,8 @@ class Subscriptions:
         for tag, id, waits, node in rows:
             if not waits and node != self._node.id:
                 self._forwarding.forward_acks(queue, (tag,), consumer)
-            elif not subscription.buffer.ack(tag, consumer):  # unless it was claimed meanwhile, or will be
-                subscription.buffer.settle_late(id, now(), consumer)
+            elif not subscription.buffer.deliveries.ack(tag, consumer):  # unless it was claimed meanwhile, or will be
+                subscription.buffer.deliveries.settle_late(id, now(), consumer)
         missing = set(tags) - found
         if missing and (self._policies.is_shared(queue) or await self._served_elsewhere(queue)):
             known = tuple(sorted(tag for tag in missing if tag < 1 << 63))

@@ -462,12 +462,12 @@ class PublishWriter:
             elif buffer is not None and buffer is write.buffers[k]:
                 if buffer.policy.taken_as_asked:  # a limit was set meanwhile
                     plain = zip(ids, write.group.bodies, repeat(0), repeat(write.own_detail))
-                    buffer.decline(write.leased_details(ids) if write.group.detailed else plain)
+                    buffer.prefetch.decline(write.leased_details(ids) if write.group.detailed else plain)
                 elif write.group.detailed:
-                    buffer.add_claimed(write.leased_details(ids))
+                    buffer.prefetch.add_claimed(write.leased_details(ids))
                 else:
-                    buffer.add_run(ids, bodies, write.own_detail, size)
-                buffer.refilled()
+                    buffer.prefetch.add_run(ids, bodies, write.own_detail, size)
+                buffer.prefetch.refilled()
 
 
 def _groups(work: Work) -> list[tuple[Publisher, PublishGroup]]:

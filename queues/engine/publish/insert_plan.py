@@ -374,7 +374,7 @@ class Plan:
         self.drop_oldest |= {policy.id for policy in known if policy.id in limited and policy.overflow == "drop-oldest"}
         for queue in plain:
             if queue in buffers and queue not in self._leasable:
-                self._leasable[queue] = buffers[queue].wanted(now)
+                self._leasable[queue] = buffers[queue].prefetch.wanted(now)
         leasable = [self._leasable.get(queue, 0) for queue in plain]
         single = packing = self._packing(group, known)
         least = self._least_packed(group, sum(map(bool, leasable)))
@@ -408,7 +408,7 @@ class Plan:
         buffer = buffers.get(queue)
         if buffer is not None:
             if queue not in self._leasable:
-                self._leasable[queue] = buffer.wanted(now)
+                self._leasable[queue] = buffer.prefetch.wanted(now)
             if not self._lease(queue, 1):
                 buffer = None
         write = Write(group, key, (queue,), (buffer,), single=self._packing(group, (policy,)))
@@ -480,7 +480,7 @@ class Plan:
     def end(self) -> None:
         """Allow claims again: leased messages are about to be in memory, or nothing was leased."""
         for buffer in self.storing:
-            buffer.end_storing()
+            buffer.prefetch.end_storing()
         self.storing = []
 
     def shared_payloads(self, write: Write, memory: Memory) -> list[bytes]:

@@ -122,7 +122,7 @@ class Consumer:
             assert delivery is not None
             taken.append(delivery[1])
             if ack:
-                assert self.buffer.ack(delivery[0])
+                assert self.buffer.deliveries.ack(delivery[0])
         return taken
 
     async def nothing(self, patience: float = 0.2) -> bool:
@@ -141,7 +141,7 @@ async def bury(engine: Engine, queue: str, *payloads: bytes) -> None:
     for _ in payloads:
         delivery = await Consumer(buffer).next()
         assert delivery is not None
-        buffer.bury(delivery[0], "no")
+        buffer.deliveries.bury(delivery[0], "no")
 
 
 class Worker(PushConsumer):

@@ -193,7 +193,7 @@ async def consuming(world: World) -> None:
             with contextlib.suppress(TimeoutError):
                 delivery = await consumer.next(0.1)
                 assert delivery is not None
-                consumer.buffer.ack(delivery[0])
+                consumer.buffer.deliveries.ack(delivery[0])
                 got.append(delivery[1])
         assert sorted([*got, *world.dead(queue)]) == [b"0", b"1", b"2"]
         assert got == sorted(got)
@@ -221,7 +221,7 @@ async def taking_turns(world: World) -> None:
     buffer.leave(first)
     taken = await second.take(len(bodies))
     assert [push.payload for push in taken] == bodies
-    buffer.complete_many([push.tag for push in taken])
+    buffer.deliveries.complete_many([push.tag for push in taken])
     await world.until_settled(queue)
 
 
@@ -261,7 +261,7 @@ async def settling(world: World, **policy: Any) -> None:
     cannot be removed is a dead letter."""
     for count in (1, 2):
         buffer, queue, tags = await _taken(world, count, **policy or {"retention": "full"})
-        assert buffer.ack_many(tags) == []
+        assert buffer.deliveries.ack_many(tags) == []
         await world.until_settled(queue)
         dead = len(world.dead(queue))
         assert world.done(queue) == (0 if "none" in policy.values() else count - dead)
@@ -286,7 +286,7 @@ async def finishing_jobs(world: World) -> None:
     worker.grant(2)
     await world.publish(name, b"1", b"2")
     for push in await worker.take(2):
-        assert buffer.complete(push.tag, b"result")
+        assert buffer.deliveries.complete(push.tag, b"result")
     await world.until_settled(queue)
     assert [row["job"] for row in world.store.archived(queue)] == [True] * (2 - len(world.dead(queue)))
 
@@ -298,13 +298,13 @@ async def packing(world: World) -> None:
     buffer = await world.buffer(name)
     consumer = Consumer(buffer)
     first = asyncio.ensure_future(consumer.next())
-    await until(lambda: not buffer.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
+    await until(lambda: not buffer.prefetch.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
     sent = await world.publish(name, b"1", b"2", b"3")
     came = [await first, *[await consumer.next() for _ in sent[1:]]]
     taken = [delivery for delivery in came if delivery is not None]
     assert [delivery[1] for delivery in taken] == sent
-    assert buffer.ack_many([delivery[0] for delivery in taken[:2]]) == []
-    buffer.give_back(taken[2][0], delay=3600.0, error="no")
+    assert buffer.deliveries.ack_many([delivery[0] for delivery in taken[:2]]) == []
+    buffer.deliveries.give_back(taken[2][0], delay=3600.0, error="no")
     await world.store.until(
         lambda: world.engine.settlements.idle and not {row["state"] for row in world.store.messages(queue)} & {0, 1},
         "the settlement",
@@ -322,19 +322,19 @@ async def rotating(world: World) -> None:
     consumer, tags = Consumer(buffer), list[int]()
     coming = asyncio.ensure_future(consumer.next())
     for body in (b"1", b"2", b"3"):  # one of them may be refused
-        await until(lambda: not buffer.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
+        await until(lambda: not buffer.prefetch.may_refill and not buffer.backlog.claiming, "an empty claim")
         if await world.publish(name, body, alone=True):
             delivery = await coming
             assert delivery is not None
             tags.append(delivery[0])
             coming = asyncio.ensure_future(consumer.next())
     coming.cancel()
-    assert buffer.ack_many(tags[:1]) == []
+    assert buffer.deliveries.ack_many(tags[:1]) == []
     await world.store.until(lambda: world.engine.settlements.idle, "the settlement")
     node.turn = 0.2
     left = "select from queues_segment where slot > 0 and queue_id = %s"
     await world.store.until(lambda: not world.store.rows(left, queue), "the truncation")
-    assert buffer.ack_many(tags[1:]) == []
+    assert buffer.deliveries.ack_many(tags[1:]) == []
     await world.store.until(lambda: world.engine.settlements.idle and not world.left(queue), "the settlement")
     assert world.done(queue) + len(world.dead(queue)) == len(tags)
     writer.segment_messages, node.turn = 0, 600.0
@@ -347,7 +347,7 @@ async def late(world: World) -> None:
         buffer = await world.buffer(name)
         await world.put(queue, b"1", b"2")
         for row in world.store.messages(queue):
-            buffer.settle_late(row["id"], now(), None)
+            buffer.deliveries.settle_late(row["id"], now(), None)
         await world.until_settled(queue)
         assert world.done(queue) == 2
 
@@ -358,18 +358,18 @@ async def returning(world: World) -> None:
         for delay in (0.0, 3600.0):
             buffer, queue, tags = await _taken(world, audited=audited)
             for tag in tags:
-                buffer.give_back(tag, delay=delay, error="no")
+                buffer.deliveries.give_back(tag, delay=delay, error="no")
             await world.until_in_states(queue, 0 if not delay else 2)
         name, graves = await world.queue()
         for target in (None, graves):
             buffer, queue, tags = await _taken(world, audited=audited, dead_letter_queue_id=target)
             for tag in tags:
-                buffer.bury(tag, "no")
+                buffer.deliveries.bury(tag, "no")
             await world.until_buried(queue, graves, 2)
             await world.consume(name, len(world.left(graves)))
         buffer, queue, tags = await _taken(world, audited=audited)
         for tag in tags:
-            buffer.hand_back(tag)
+            buffer.deliveries.hand_back(tag)
         await world.until_in_states(queue, 0)
 
 
@@ -393,7 +393,7 @@ async def subscribing(world: World) -> None:
     assert await world.publish(f"topic:{topic.decode()}", b"1") == [b"1"]
     delivery = await Consumer(made.buffer).next()
     assert delivery is not None
-    made.buffer.give_back(delivery[0], delay=3600.0, keep_tag=True)
+    made.buffer.deliveries.give_back(delivery[0], delay=3600.0, keep_tag=True)
     assert await world.asked(lambda: engine.subscriptions.ack_late(made, [delivery[0]], None)) == set()
     await world.until_settled(made.buffer.id)
     engine.subscriptions.drop_queue(made.buffer.id)
@@ -657,7 +657,7 @@ async def losing_a_commit(world: World) -> None:
             "create constraint trigger lose after insert on queues_audit deferrable initially deferred"
             " for each row when (new.event = 'settle') execute function lose()"
         )
-        assert buffer.ack_many(tags) == []
+        assert buffer.deliveries.ack_many(tags) == []
         await world.store.until(lambda: world.engine.node != node or not world.engine.available, "the loss")
         await operator.execute(b"drop trigger lose on queues_audit")
     await _new_node(world, node)

@@ -31,7 +31,7 @@ async def test_a_waiting_consumer_gets_the_message_without_a_claim(make_engine: 
     engine = await make_engine()  # after the queue: it must not hear late that it was made, and look once more
     buffer = await engine.queue("orders")
     waiting = asyncio.create_task(Consumer(buffer).next())
-    await store.until(lambda: buffer.wanted(monotonic()), "the look that finds nothing")
+    await store.until(lambda: buffer.prefetch.wanted(monotonic()), "the look that finds nothing")
     await Producer(engine).publish("orders", b"one")
     delivery = await waiting
     assert delivery is not None
@@ -46,7 +46,7 @@ async def test_a_confirm_does_not_wait_until_the_message_is_delivered(make_engin
     buffer = await engine.queue("orders")
     waiting = Waiting()
     buffer.wait(waiting)
-    await store.until(lambda: buffer.wanted(monotonic()), "the look that finds nothing")
+    await store.until(lambda: buffer.prefetch.wanted(monotonic()), "the look that finds nothing")
     delivered_at_release: list[bool] = []
 
     class Confirmed(Producer):
@@ -118,7 +118,7 @@ async def test_a_rejected_delivery_comes_again_after_the_backoff_and_then_dies(
         delivery = await consumer.next()
         assert delivery is not None
         assert delivery[2] == attempt
-        buffer.give_back(delivery[0], error="no")
+        buffer.deliveries.give_back(delivery[0], error="no")
     (row,) = await store.until(lambda: [row for row in store.messages(queue) if row["state"] == 3], "the dead letter")
     assert (row["attempts"], row["error"], row["node_id"]) == (2, "no", None)
     assert row["origin_id"] != row["id"]
@@ -132,7 +132,7 @@ async def test_dead_letters_go_to_the_queue_named_for_them(engine: Engine, produ
     buffer = await engine.queue("orders")
     delivery = await Consumer(buffer).next()
     assert delivery is not None
-    buffer.give_back(delivery[0], error="no")
+    buffer.deliveries.give_back(delivery[0], error="no")
     moved = await Consumer(await engine.queue("graves")).next()
     assert moved is not None
     assert moved[1] == b"poison"
@@ -251,11 +251,11 @@ async def test_a_message_that_was_returned_as_often_as_can_be_counted_is_returne
     for _ in range(3):
         delivery = await Consumer(buffer).next()
         assert delivery is not None
-        buffer.give_back(delivery[0], delay=0.0)
+        buffer.deliveries.give_back(delivery[0], delay=0.0)
     delivery = await Consumer(buffer).next()
     assert delivery is not None
     assert delivery[2] == 32767
-    buffer.bury(delivery[0], "no")
+    buffer.deliveries.bury(delivery[0], "no")
     await store.until(lambda: store.counts(queue) == (0, 0, 0, 1), "the dead letter")
     assert engine.counts.reconnects == 0
 
@@ -299,8 +299,8 @@ async def test_a_purge_removes_messages_that_are_being_handed_back(
         await hand_back(*arguments)
 
     monkeypatch.setattr(engine.settlements, "_return", slowly)
-    buffer.hand_back(first.tag)
-    buffer.return_prefetched()
+    buffer.deliveries.hand_back(first.tag)
+    buffer.prefetch.return_all()
     await handing.wait()
     [row] = store.rows("select max(id) as high from queues_message")  # the purge finds nothing that is ready
     if heard == "after it":
@@ -326,7 +326,7 @@ async def test_counts_are_exact_through_a_life(
     first = await consumer.next()
     assert first is not None
     assert store.counts(queue) == (0, 10, 0, 0)
-    buffer.give_back(first[0], delay=60.0)
+    buffer.deliveries.give_back(first[0], delay=60.0)
     await store.until(lambda: store.counts(queue) == (0, 9, 1, 0), "the return")
     await consumer.bodies(4)
     await store.until(lambda: store.counts(queue) == (0, 5, 1, 0), "the settlement")
@@ -342,8 +342,8 @@ async def test_a_message_acknowledged_twice_leaves_one_archive_row(
     buffer = await engine.queue("orders")
     delivery = await Consumer(buffer).next()
     assert delivery is not None
-    buffer.settle_late(buffer.unacked[delivery[0]][0], time.monotonic(), None)
-    assert buffer.ack(delivery[0])
+    buffer.deliveries.settle_late(buffer.unacked[delivery[0]][0], time.monotonic(), None)
+    assert buffer.deliveries.ack(delivery[0])
     await store.until(lambda: store.archived(queue), "the archive row")
     assert len(store.archived(queue)) == 1
     await store.until(lambda: store.counts(queue) == (0, 0, 0, 0), "the settlement")
@@ -360,7 +360,7 @@ async def test_a_consumer_that_waited_for_room_in_memory_is_served_as_soon_as_th
     assert held is not None
     waiting = asyncio.create_task(Consumer(buffer).next())
     await asyncio.sleep(0.2)
-    buffer.ack(held[0])
+    buffer.deliveries.ack(held[0])
     delivery = await waiting
     assert delivery is not None
     assert delivery[1] == b"2"

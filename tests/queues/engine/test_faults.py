@@ -57,7 +57,7 @@ async def test_a_server_that_refuses_for_now_keeps_publishes_and_acknowledgement
     batch = producer.send("later", b"after")
     await faults.until_hit("publish_one", 2)
     assert any("the database's disk is full" in reason for reason in engine.unready_reasons())
-    assert buffer.ack(taken[0])
+    assert buffer.deliveries.ack(taken[0])
     await store.until(lambda: store.archived(queue), "what frees the disk: acknowledgements go on")
     faults.clear()
     await producer.wait(batch)
@@ -131,7 +131,7 @@ async def test_a_message_that_cannot_be_returned_becomes_a_dead_letter_and_the_r
         for _ in range(3):
             delivery = await consumer.next()
             assert delivery is not None
-            buffer.give_back(delivery[0], delay=3600.0)
+            buffer.deliveries.give_back(delivery[0], delay=3600.0)
         await store.until(lambda: store.counts(queue) == (0, 0, 2, 1), "the dead letter, and the others' return")
     assert (engine.health.isolated, engine.counts.reconnects) == ({"return": 1}, 0)
 

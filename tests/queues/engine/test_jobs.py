@@ -86,7 +86,7 @@ async def test_a_worker_alone_is_pushed_all_at_once_and_several_take_turns(
     bodies = [b"%d" % n for n in range(300)]
     alone = Worker(buffer)
     alone.grant(300)
-    await store.until(lambda: buffer.wanted(monotonic()), "the look that finds nothing")
+    await store.until(lambda: buffer.prefetch.wanted(monotonic()), "the look that finds nothing")
     await producer.publish("queue:q", *bodies)
     assert (await alone.bodies(300), len(alone.deadlines)) == (bodies, 1)
     workers = [Worker(buffer), Worker(buffer)]
@@ -109,7 +109,7 @@ async def test_a_worker_that_withdraws_is_pushed_nothing(make_engine: MakeEngine
     await Producer(engine).publish("queue:q", b"1", b"2", b"3")
     assert await stays.bodies(3) == [b"1", b"2", b"3"]
     assert gone.pushed == []
-    assert buffer.demand == 2
+    assert buffer.interest.demand == 2
 
 
 async def test_a_job_past_its_deadline_is_delivered_to_another_worker(
@@ -122,13 +122,13 @@ async def test_a_job_past_its_deadline_is_delivered_to_another_worker(
     slow.grant(2)
     await Producer(engine).publish("queue:q", b"late", b"done")
     late, done = await slow.take(2)
-    assert buffer.complete(done.tag, None)
+    assert buffer.deliveries.complete(done.tag, None)
     quick.grant(2)
     [again] = await quick.take(1)
     assert (again.payload, again.attempts, again.id) == (b"late", 1, late.id)
     assert slow.lost == [late.tag]
-    assert not buffer.complete(late.tag, None)
-    assert buffer.complete(again.tag, None)
+    assert not buffer.deliveries.complete(late.tag, None)
+    assert buffer.deliveries.complete(again.tag, None)
 
 
 async def test_all_jobs_that_were_pushed_together_have_the_deadline(make_engine: MakeEngine, store: Store) -> None:
@@ -156,12 +156,12 @@ async def test_a_worker_that_is_still_at_it_keeps_its_message(make_engine: MakeE
     [forgotten] = await other.take(1)
     for _ in range(4):
         await asyncio.sleep(0.1)
-        assert buffer.dispatcher().beat(push.tag) is not None
+        assert buffer.deliveries.beat(push.tag) is not None
     assert other.lost == [forgotten.tag]  # the clock has run
     assert worker.lost == []
-    assert buffer.complete(push.tag, None)
+    assert buffer.deliveries.complete(push.tag, None)
     with pytest.raises(KeyError):
-        buffer.dispatcher().beat(push.tag)
+        buffer.deliveries.beat(push.tag)
 
 
 async def test_higher_priorities_come_first_and_within_one_the_first(make_engine: MakeEngine, store: Store) -> None:
@@ -183,7 +183,7 @@ async def test_messages_published_together_come_by_priority_also_from_memory(
     buffer = await engine.queue("q")
     worker, producer = Worker(buffer), Producer(engine)
     worker.grant(1)
-    await store.until(lambda: buffer.wanted(monotonic()), "the look that finds nothing")
+    await store.until(lambda: buffer.prefetch.wanted(monotonic()), "the look that finds nothing")
     await producer.publish("queue:q", b"first")
     assert await worker.bodies(1) == [b"first"]
     order = [(b"a", 0), (b"high", 5), (b"low", -5), (b"top 1", 100), (b"b", 0), (b"bottom", -100), (b"top 2", 100)]
@@ -203,7 +203,7 @@ async def test_a_plain_message_goes_before_those_of_a_lower_priority_that_are_in
     consumer = Consumer(buffer)
     await producer.publish("queue:q", b"0")
     assert await consumer.bodies(1) == [b"0"]
-    await store.until(lambda: buffer.wanted(monotonic()), "the look that finds nothing")
+    await store.until(lambda: buffer.prefetch.wanted(monotonic()), "the look that finds nothing")
     await producer.publish_detailed(
         "queue:q", DetailedMessage(b"low", priority=-5), DetailedMessage(b"low too", priority=-5)
     )
@@ -223,7 +223,7 @@ async def test_a_high_priority_overtakes_thousands_that_are_in_memory_already(
     assert await worker.bodies(1) == [b"0"]
     await store.until(lambda: len(buffer.ready) >= 100, "memory is full")
     await producer.publish_detailed("queue:q", DetailedMessage(b"urgent", priority=1))
-    await store.until(lambda: buffer.overtaken, "the urgent one was heard of")
+    await store.until(lambda: buffer.prefetch.overtaken, "the urgent one was heard of")
     worker.grant(2)
     assert await worker.bodies(2) == [b"urgent", b"1"]
 
@@ -267,8 +267,8 @@ async def test_a_failed_message_goes_to_the_tail_of_its_own_priority(
     )
     worker.grant(1)
     [first] = await worker.take(1)
-    buffer.give_back(first.tag, error="no")
-    await store.until(lambda: buffer.overtaken, "it was heard of")
+    buffer.deliveries.give_back(first.tag, error="no")
+    await store.until(lambda: buffer.prefetch.overtaken, "it was heard of")
     worker.grant(3)
     assert await worker.bodies(3) == [b"b", b"a", b"c"]
 
@@ -283,7 +283,7 @@ async def test_a_message_may_have_a_retry_interval_of_its_own(make_engine: MakeE
     for attempts in range(3):
         [push] = await worker.take(1)
         assert push.attempts == attempts
-        buffer.give_back(push.tag, error="no")
+        buffer.deliveries.give_back(push.tag, error="no")
     await store.until(lambda: store.counts(queue)[3] == 1, "it is a dead letter")
 
 
@@ -297,8 +297,8 @@ async def test_a_message_that_is_handed_back_keeps_its_place_and_its_attempts(
     await Producer(engine).publish("queue:q", b"1", b"2")
     worker.grant(1)
     [push] = await worker.take(1)
-    buffer.hand_back(push.tag)
-    await store.until(lambda: buffer.overtaken, "it was heard of")
+    buffer.deliveries.hand_back(push.tag)
+    await store.until(lambda: buffer.prefetch.overtaken, "it was heard of")
     worker.grant(2)
     first, second = await worker.take(2)
     assert (first.payload, first.attempts, first.id) == (b"1", 0, push.id)
@@ -313,8 +313,8 @@ async def test_the_result_of_a_job_is_kept_with_the_archive(make_engine: MakeEng
     worker.grant(2)
     await Producer(engine).publish("queue:q", b"1", b"2", max_attempts=7)
     first, second = await worker.take(2)
-    assert buffer.complete(first.tag, b"\xc3")
-    assert buffer.complete(second.tag, None)
+    assert buffer.deliveries.complete(first.tag, b"\xc3")
+    assert buffer.deliveries.complete(second.tag, None)
     round = engine.settling
     await store.until(lambda: not engine.settles(round), "both are settled")
     rows = [(row["id"], row["job"], row["result"], row["max_attempts"]) for row in store.archived(queue)]
@@ -376,7 +376,7 @@ async def test_a_late_delivery_after_a_lost_connection_is_still_settled(
     await Producer(engine).publish("queue:q", b"1")
     [push] = await worker.take(1)
     buffer.lose_leases()
-    assert buffer.complete(push.tag, None)
+    assert buffer.deliveries.complete(push.tag, None)
     round = engine.settling
     await store.until(lambda: not engine.settles(round), "it is settled")
     assert store.messages(queue) == []

@@ -136,7 +136,7 @@ async def test_only_queues_with_deadlines_are_looked_at(engine: Engine, store: S
     assert len(deliveries) == 1
     assert deliveries.due(time.monotonic() + 3000) == []
     [(_, burst)] = deliveries.due(time.monotonic() + 4000)
-    assert burst.queue is buffers[0]
+    assert burst.deliveries is buffers[0].deliveries
 
 
 async def test_after_a_reconnect_publishes_do_not_walk_over_what_was_settled_before(
@@ -147,7 +147,7 @@ async def test_after_a_reconnect_publishes_do_not_walk_over_what_was_settled_bef
     buffer = await engine.queue("q")
     taken = asyncio.create_task(Consumer(buffer).bodies(2))
     for n in range(2):  # after the first nothing is claimed any more: they are leased as they are stored
-        await store.until(lambda: buffer.demand and not buffer.backlog.unclaimed, "it has looked")
+        await store.until(lambda: buffer.interest.demand and not buffer.backlog.unclaimed, "it has looked")
         await Producer(engine).publish("q", b"%d" % n)
     assert await taken == [b"0", b"1"]
     await store.until(lambda: engine.settlements.idle, "both are settled: else they come again")

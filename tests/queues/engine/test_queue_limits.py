@@ -153,7 +153,7 @@ async def test_a_return_to_a_full_queue_drops_the_oldest(
     await store.change("update queues_queue set max_length = 1 returning id")
     await store.until(lambda: buffer.policy.max_length == 1, "the node knows of it")
     for push in pushes:
-        buffer.hand_back(push.tag) if back == "handed back" else buffer.give_back(push.tag)
+        buffer.deliveries.hand_back(push.tag) if back == "handed back" else buffer.deliveries.give_back(push.tag)
     await store.until(lambda: store.counts(queue) == (1, 0, 0, 0), "the oldest are dropped")
     assert bodies(store, queue) == [b"3"]
 
@@ -178,7 +178,7 @@ async def test_a_concurrency_limit_set_on_a_busy_queue_holds_for_what_is_in_memo
     await store.until(lambda: store.counts(queue) == (231, 4, 0, 0), "four are at work")
     pushed += await worker.take(2)
     for push in pushed:
-        assert buffer.complete(push.tag, None)
+        assert buffer.deliveries.complete(push.tag, None)
     await worker.until(lambda: len(worker.pushed) == 4)
     assert store.counts(queue)[1] <= 4
 
@@ -216,7 +216,7 @@ async def test_deliveries_that_return_by_themselves_count_for_a_concurrency_limi
 
     await store.until(poll, "four are given out")
     for _ in range(5):
-        buffer.want()
+        buffer.prefetch.want()
         await store.until(lambda: not buffer.backlog.claiming, "a claim that finds no place")
         assert buffer.deliver_many(monotonic(), 28) == []
     assert store.counts(queue) == (24, 4, 0, 0)
@@ -233,4 +233,4 @@ async def test_a_delayed_message_that_finds_its_queue_full_at_its_time_has_the_o
     [push] = await worker.take(1)
     await producer.publish_detailed("orders", DetailedMessage(b"2", delay=0.02))
     await store.until(lambda: store.counts(queue) == (0, 1, 0, 0), "only the one that is worked on is left")
-    assert worker.buffer.complete(push.tag, None)
+    assert worker.buffer.deliveries.complete(push.tag, None)

@@ -43,7 +43,7 @@ class Poller:
         assert taken == list(bodies)
 
     def ack(self, *bodies: bytes) -> list[int]:
-        return self.buffer.ack_many([self.tags[body] for body in bodies])
+        return self.buffer.deliveries.ack_many([self.tags[body] for body in bodies])
 
     def leave(self, **how: Any) -> None:
         self.buffer.leave(self, keep_tags=True, **how)
@@ -83,7 +83,7 @@ async def test_only_the_first_consumer_is_given_messages_and_the_next_takes_over
     first, second, third = await workers(buffer, store, queue, 3, 4)
     await producer.publish("queue:q", *BODIES)
     assert await first.bodies(4) == BODIES[:4]
-    buffer.complete_many([1])
+    buffer.deliveries.complete_many([1])
     assert not second.pushed
     assert not third.pushed
     end(first)
@@ -107,7 +107,7 @@ async def test_waiters_are_served_in_turn(engine: Engine, producer: Producer, st
     delivery = await asyncio.wait_for(first.delivered, PATIENCE)
     assert delivery is not None
     assert delivery[1] == b"1"
-    assert buffer.ack(delivery[0])
+    assert buffer.deliveries.ack(delivery[0])
     assert not second.delivered.done()
     buffer.leave(first)
     delivery = await asyncio.wait_for(second.delivered, PATIENCE)
@@ -124,11 +124,11 @@ async def test_a_consumer_that_may_finish_is_followed_when_it_has(
     taken = await first.take(2)
     end(first, finish=True)
     buffer = first.buffer
-    assert buffer.complete_many([taken[0].tag]) == []
+    assert buffer.deliveries.complete_many([taken[0].tag]) == []
     await producer.publish("queue:q", b"9")
     assert not second.pushed
     assert line(store, queue) == [True, False]
-    buffer.complete(taken[1].tag, None)
+    buffer.deliveries.complete(taken[1].tag, None)
     assert await second.bodies(2) == BODIES[2:4]
     await in_line(store, queue, 1)
 
@@ -225,9 +225,9 @@ async def test_the_deadline_of_a_former_consumer_is_not_the_next_ones(
     first.leave()
     await second.take(b"1")
     assert second.tags[b"1"] == tag
-    buffer.expire(Burst(buffer, None, [(tag,)], made), now() + 3600)
+    buffer.deliveries.expire(Burst(buffer.deliveries, None, [(tag,)], made), now() + 3600)
     assert tag in buffer.unacked
-    buffer.expire(Burst(buffer, None, [(tag,)], buffer.unacked[tag][2]), now() + 3600)
+    buffer.deliveries.expire(Burst(buffer.deliveries, None, [(tag,)], buffer.unacked[tag][2]), now() + 3600)
     assert tag not in buffer.unacked
 
 
@@ -236,7 +236,7 @@ async def test_a_purge_a_pause_and_priorities_go_on(engine: Engine, producer: Pr
     first, second = await workers(await engine.queue("q"), store, queue, 2, 5)
     await producer.publish("queue:q", *BODIES)
     assert await first.bodies(2) == BODIES[:2]
-    assert first.buffer.complete_many([1]) == []
+    assert first.buffer.deliveries.complete_many([1]) == []
     assert await first.bodies(1) == [b"3"]
     store.rows("update queues_queue set paused = true where id = %s returning 1", queue)
     await until(lambda: first.buffer.policy.paused, "the pause is known")
@@ -291,7 +291,7 @@ async def test_dead_letters_are_read_by_every_consumer(engine: Engine, producer:
     worker.grant(2)
     await producer.publish("queue:q", b"1", b"2")
     for push in await worker.take(2):
-        buffer.bury(push.tag, "no")
+        buffer.deliveries.bury(push.tag, "no")
     dead = await engine.dead_letters("q")
     assert await Consumer(dead).bodies(1, ack=False) == [b"1"]
     assert await Consumer(dead).bodies(1, ack=False) == [b"2"]

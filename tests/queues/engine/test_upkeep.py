@@ -41,7 +41,7 @@ async def test_a_node_looks_for_what_it_has_delayed_itself_when_that_is_due(
     [delivery] = [await consumer.next()]
     assert delivery is not None
     assert delivery[1] == b"last"
-    consumer.buffer.give_back(delivery[0], delay=0.05)
+    consumer.buffer.deliveries.give_back(delivery[0], delay=0.05)
     assert await consumer.bodies(1) == [b"last"]
 
 

@@ -62,14 +62,14 @@ async def test_a_place_in_memory_that_a_burial_frees_is_filled(make_engine: Make
     first = await Consumer(buffer).next()
     assert first is not None
     second = asyncio.create_task(Consumer(buffer).next())
-    await store.until(lambda: buffer.demand and not buffer.backlog.claiming, "it waits")
-    buffer.give_back(first[0], error="no")
+    await store.until(lambda: buffer.interest.demand and not buffer.backlog.claiming, "it waits")
+    buffer.deliveries.give_back(first[0], error="no")
     delivery = await second
     assert delivery is not None
     assert delivery[1] == b"next"
     third = asyncio.create_task(Consumer(buffer).bodies(1))
-    await store.until(lambda: buffer.demand and not buffer.backlog.claiming, "it waits")
-    buffer.bury(delivery[0], "it cannot be sent")
+    await store.until(lambda: buffer.interest.demand and not buffer.backlog.claiming, "it waits")
+    buffer.deliveries.bury(delivery[0], "it cannot be sent")
     assert await third == [b"last"]
     await store.until(lambda: store.counts(queue)[3] == 2, "both are dead letters")
 
@@ -95,14 +95,15 @@ async def test_a_high_priority_is_pushed_although_memory_is_full_and_the_writer_
         other.rollback()
     assert await worker.bodies(1) == [b"urgent"]
     assert buffer.backlog.state is State.NEARLY_DONE
-    assert buffer.room <= 0
+    assert buffer.prefetch.room <= 0
     await producer.publish_detailed("q", DetailedMessage(b"urgent too", priority=5))
     with psycopg.connect(store.conninfo) as other:
         hold_key(other, another)
         writing = asyncio.create_task(producer.publish_detailed("other", DetailedMessage(b"x", key="k")))
         await store.until(lambda: not engine.writer.idle, "the writer is busy")
         worker.grant(1)
-        await store.until(lambda: not buffer.overtaken or buffer in engine.fetcher.nearly_done, "the writer has it")
+        nearly_done = engine.fetcher.nearly_done
+        await store.until(lambda: not buffer.prefetch.overtaken or buffer in nearly_done, "the writer has it")
         await writing  # it is refused after a second try, before which the writer claims
     assert await worker.bodies(1) == [b"urgent too"]
 
@@ -119,7 +120,7 @@ async def test_a_place_under_a_concurrency_limit_that_another_node_frees_is_take
     other.grant(1)
     await store.until(lambda: not one.buffer.interest.known and other.buffer.interest.known, "the first wants no more")
     await store.until(lambda: not other.buffer.backlog.unclaimed, "the second has looked in vain")
-    assert one.buffer.complete(job.tag, None)
+    assert one.buffer.deliveries.complete(job.tag, None)
     assert await other.bodies(1) == [b"2"]
 
 
@@ -256,7 +257,7 @@ async def test_a_chain_that_is_broken_holds_up_only_late_acknowledgements_of_its
     await store.until(lambda: engine.settlements.idle, "the delivery is recorded")
     chain = "(select id from queues_auditchain where name = %s)"
     [head] = await store.change(f"delete from queues_audithead where chain_id = {chain} returning *", f"queue:{name}")
-    audited.buffer.give_back(delivery[0], error="no")
+    audited.buffer.deliveries.give_back(delivery[0], error="no")
     assert await engine.subscriptions.ack_late(plain, [7], None) == {7}
     with pytest.raises(StoreUnavailable):
         await engine.subscriptions.ack_late(audited, [7], None)

@@ -21,7 +21,7 @@ class Owner:
 
     def __init__(self) -> None:
         self.failures = self.changes = 0
-        self.connection: Any = SimpleNamespace(name="overhop 10.0.0.1:7", listener=self)
+        self.connection: Any = SimpleNamespace(name="overhop 10.0.0.1:7", listener=self, log_fields={})
         self.client: Any = None
         self.assignments = Assignments[Consumer]()
         self.sent = b""
@@ -41,6 +41,7 @@ class Buffer:
 
     def __init__(self) -> None:
         self.policy = SimpleNamespace(max_attempts=5, uuid=str(UUID(int=1)))
+        self.deliveries = self
         self.buried: dict[int, str] = {}
 
     def bury(self, tag: int, error: str) -> None:

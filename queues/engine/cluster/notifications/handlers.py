@@ -103,14 +103,14 @@ class Handlers:
     def _look(self, queues: dict[int, int]) -> None:
         for queue, first_id in queues.items():
             if (local := self._local_queues.queues.get(queue)) is not None:
-                local.more_in_store(first_id)
+                local.prefetch.more_in_store(first_id)
             else:
                 self._mailboxes.more_in_store(queue, first_id)
 
     def _dead(self, news: formats.Dead) -> None:
         for queue in news.queues:
             if (local := self._local_queues.dead_letters.get(queue)) is not None:
-                local.more_in_store(FIRST)
+                local.prefetch.more_in_store(FIRST)
 
     def _table_changed(self, changed: formats.Changed) -> None:
         if changed.table == "queue":
@@ -138,7 +138,7 @@ class Handlers:
         """Another node received acknowledgements of this node's deliveries."""
         if (local := self._local_queues.queues.get(ack.queue)) is not None:
             for tag in ack.tags:
-                local.ack(tag, ack.consumer)
+                local.deliveries.ack(tag, ack.consumer)
 
     def _mailbox_lost(self, lost: formats.MailboxLost) -> None:
         """A mailbox changed its connection. This node knows its own changes without notifications."""
@@ -154,4 +154,4 @@ class Handlers:
     def _purge(self, purge: formats.Purge) -> None:
         """An operator purged the queue: messages that were in memory then and are not delivered go too."""
         if (local := self._local_queues.queues.get(purge.queue)) is not None:
-            local.purge(purge.high, purge.by)
+            local.prefetch.purge(purge.high, purge.by)

@@ -10,7 +10,7 @@ import pytest
 from kombu.asynchronous import Hub
 
 from queues.celery.transport import channel
-from queues.engine.api import LocalQueue
+from queues.engine.api import Deliveries
 from tests.queues.celery.transport.conftest import Connect
 from tests.queues.celery.transport.tables import Got, Tables
 from tests.queues.celery.transport.test_consuming import BILLS, ORDERS, send
@@ -120,17 +120,17 @@ def test_acknowledgements_are_settled_together_and_in_order(
     got = Got(connection, [ORDERS])
     got.wait(6)
     settled: list[object] = []
-    acknowledge, reject = LocalQueue.ack_many, channel.REJECT
+    acknowledge, reject = Deliveries.ack_many, channel.REJECT
 
-    def note_acknowledged(self: LocalQueue, tags: Sequence[int], consumer: int | None = None) -> list[int]:
+    def note_acknowledged(self: Deliveries, tags: Sequence[int], consumer: int | None = None) -> list[int]:
         settled.append(len(tags))
         return acknowledge(self, tags, consumer)
 
-    def note_dead(buffer: LocalQueue, tag: int) -> None:
+    def note_dead(deliveries: Deliveries, tag: int) -> None:
         settled.append("dead")
-        reject(buffer, tag)
+        reject(deliveries, tag)
 
-    monkeypatch.setattr(LocalQueue, "ack_many", note_acknowledged)
+    monkeypatch.setattr(Deliveries, "ack_many", note_acknowledged)
     monkeypatch.setattr(channel, "REJECT", note_dead)
 
     def settle_all() -> None:

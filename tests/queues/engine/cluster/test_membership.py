@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from math import inf
 from time import monotonic
 from typing import Any
 
@@ -125,7 +126,7 @@ class Greedy(Worker):
     def push(self, runs: list[PushRun], deadline: float | None) -> None:
         super().push(runs, deadline)
         for run in runs:
-            assert self.buffer.ack_many(run.tags) == []
+            assert self.buffer.deliveries.ack_many(run.tags) == []
             self.grant(len(run))
 
 
@@ -252,7 +253,7 @@ async def test_a_concurrency_limit_holds_over_nodes(make_engine: MakeEngine, sto
             await asyncio.sleep(0.002)
             working -= 1
             done += 1
-            buffer.ack(delivery[0])
+            buffer.deliveries.ack(delivery[0])
 
     workers = [asyncio.create_task(work(engine)) for engine in engines for _ in range(5)]
     await store.until(lambda: done == 60, "all work done")
@@ -293,7 +294,7 @@ async def test_an_engine_that_loses_the_database_comes_back_and_loses_nothing(
     await store.until(lambda: engine.node != node and engine.available, "the new node")
     await producer.publish("orders", b"after")
     assert await consumer.bodies(3) == [b"held", b"buffered", b"after"]
-    assert not buffer.ack(held[0]) or store.counts(queue) is not None
+    assert not buffer.deliveries.ack(held[0]) or store.counts(queue) is not None
     await store.until(lambda: store.counts(queue) == (0, 0, 0, 0), "the settlement")
 
 
@@ -364,7 +365,7 @@ async def test_a_late_acknowledgement_of_a_lost_lease_still_settles_the_message(
     node = engine.node
     store.cut("listener")
     await store.until(lambda: engine.node != node and engine.available, "the new node")
-    assert buffer.ack(held[0])
+    assert buffer.deliveries.ack(held[0])
     await store.until(lambda: store.messages(queue) == [], "the settlement")
 
 
@@ -386,7 +387,7 @@ async def test_leases_without_a_consumer_go_back_to_the_store(make_engine: MakeE
     engine = await make_engine()
     await Producer(engine).publish("orders", b"1", b"2")
     await Consumer(await engine.queue("orders")).bodies(1)
-    engine.local_queues.queues[queue].note_demand(monotonic() - 100)
+    engine.local_queues.queues[queue].interest.came(monotonic() - 100)
     await store.until(lambda: store.counts(queue) == (1, 0, 0, 0), "the hand-back")
     await store.until(lambda: store.rows("select from queues_interest") == [], "the end of its interest")
 
@@ -462,10 +463,10 @@ async def test_a_message_committed_late_is_not_overtaken_by_its_producers_next(
             )
             for body in (b"of another", b"of a third"):
                 store.insert(queue, body)
-                consumer.buffer.more_in_store(consumer.buffer.backlog.watermark.highest + 1)
+                consumer.buffer.prefetch.more_in_store(consumer.buffer.backlog.watermark.highest + 1)
                 assert await consumer.bodies(1) == [body]
         store.insert(queue, b"second")
-    consumer.buffer.more_in_store(consumer.buffer.backlog.watermark.highest + 1)
+    consumer.buffer.prefetch.more_in_store(consumer.buffer.backlog.watermark.highest + 1)
     assert await consumer.bodies(2) == [b"first", b"second"]
 
 
@@ -477,7 +478,7 @@ async def test_the_low_watermark_follows_claims_once_no_transaction_can_be_late(
     consumer = Consumer(await engine.queue("q"))
     for n in range(5):
         store.insert(queue, b"%d" % n)
-    consumer.buffer.more_in_store(1)
+    consumer.buffer.prefetch.more_in_store(1)
     assert await consumer.bodies(5) == [b"0", b"1", b"2", b"3", b"4"]
     floor = consumer.buffer.backlog.watermark
     highest = floor.highest
@@ -543,7 +544,7 @@ async def test_a_loss_while_messages_are_stored_one_by_one_does_not_block_their_
     engine = await make_engine()
     node, buffer, producer = engine.node, await engine.queue("q"), Producer(engine)
     waiting = asyncio.create_task(Consumer(buffer).next())
-    await store.until(lambda: buffer.wanted(monotonic()), "what comes is leased to it")
+    await store.until(lambda: buffer.prefetch.wanted(monotonic()), "what comes is leased to it")
     with psycopg.connect(store.conninfo) as other:
         other.execute(
             b"insert into queues_message (id, queue_id, state, key, payload)"
@@ -639,7 +640,7 @@ async def test_leases_of_a_frozen_process_go_to_others_and_it_delivers_none_of_t
     frozen.fetcher.node.trust_from(monotonic() - TRUSTED)  # that long it was frozen
     assert asleep.deliver(monotonic()) is None
     assert asleep.deliver_many(monotonic(), 2) == []
-    assert asleep.push(monotonic(), 2) == []
+    assert asleep.prefetch.take(monotonic(), 2, inf, None) == []
     assert sorted(await Consumer(await awake.queue("orders")).bodies(3)) == [b"1", b"2", b"3"]
     await store.until(lambda: frozen.node != node and frozen.available, "the one that woke is a new node")
     assert awake.counts.silent_nodes >= 1

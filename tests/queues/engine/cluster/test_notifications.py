@@ -33,7 +33,7 @@ from queues.engine.cluster.notifications.formats import (
     parse,
     parse_instruction,
 )
-from queues.engine.consume.local_queue import LocalQueue
+from queues.engine.consume.prefetch import Prefetch
 from queues.engine.health import Health
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
 from tests.queues.engine.faults import Faults
@@ -131,13 +131,13 @@ async def test_messages_that_follow_announced_ones_are_looked_for_when_their_tim
     queue = store.queue("jobs")
     await engine.queue("jobs")
     looks: list[int] = []
-    look = LocalQueue.more_in_store
+    look = Prefetch.more_in_store
 
-    def note(self: LocalQueue, first_id: int) -> None:
+    def note(self: Prefetch, first_id: int) -> None:
         looks.append(first_id)
         look(self, first_id)
 
-    monkeypatch.setattr(LocalQueue, "more_in_store", note)
+    monkeypatch.setattr(Prefetch, "more_in_store", note)
     for first, end in ((7, ""), (8, ', "followed": true'), (9, ', "followed": 1')):
         store.rows("select pg_notify('fivewire', %s)", f'{{"ready": {{"{queue}": {first}}}{end}}}')
     store.rows("select pg_notify('fivewire', %s)", next(Ready({queue: 10}, followed=True).texts()))
@@ -292,7 +292,7 @@ async def test_a_publish_is_announced_to_a_node_whose_interest_was_not_heard_of(
     for body in (b"1", b"2"):
         taken = asyncio.create_task(Consumer(buffer).bodies(1))
         await store.until(
-            lambda: buffer.demand and not buffer.backlog.unclaimed, "it has looked in vain"
+            lambda: buffer.interest.demand and not buffer.backlog.unclaimed, "it has looked in vain"
         )
         await producer.publish("queue:jobs", body)
         assert await taken == [body]
@@ -316,7 +316,7 @@ async def test_a_consumer_on_another_node_is_notified_though_the_first_look_for_
     assert await Consumer(buffer).bodies(1) == [b"0"]
     taken = asyncio.create_task(Consumer(buffer).bodies(1))
     await store.until(
-        lambda: buffer.demand and not buffer.backlog.unclaimed, "it has looked in vain"
+        lambda: buffer.interest.demand and not buffer.backlog.unclaimed, "it has looked in vain"
     )
     faults.put("served_elsewhere", "40P01")
     await Producer(publishing).publish("queue:jobs", b"1")

@@ -69,8 +69,8 @@ async def test_late_acknowledgements_settle_no_message_that_was_given_a_used_id_
     async with away(engine, store, monkeypatch):
         new = restore(store, queue, before, 4)
         assert set(new) <= set(old), "the ids are used again"
-        assert buffer.ack(tags[0]), "the engine cannot know yet"
-    unknown = buffer.ack_many(tags[1:])
+        assert buffer.deliveries.ack(tags[0]), "the engine cannot know yet"
+    unknown = buffer.deliveries.ack_many(tags[1:])
     assert unknown == (tags[1:] if detected else [])
     assert sorted(await consumer.bodies(4)) == [b"new 0", b"new 1", b"new 2", b"new 3"]
     await store.until(lambda: len(store.archived(queue)) == 4, "each is settled by its own acknowledgement")
@@ -91,7 +91,7 @@ async def test_a_job_that_was_done_before_a_failover_completes_no_job_that_has_i
     pushed = await worker.take(3)
     async with away(engine, store, monkeypatch):
         assert {push.id for push in pushed} >= set(restore(store, queue, before, 2))
-    assert buffer.complete_many([push.tag for push in pushed]) == [push.tag for push in pushed]
+    assert buffer.deliveries.complete_many([push.tag for push in pushed]) == [push.tag for push in pushed]
     worker.grant(2)
     assert sorted(await worker.bodies(2)) == [b"new 0", b"new 1"]
     assert store.archived(queue) == []
@@ -135,7 +135,7 @@ async def test_a_database_that_was_merely_away_has_the_past_that_was_known(
     async with away(engine, store, monkeypatch):
         pass
     assert engine.counts.rewritten == 0
-    assert buffer.ack(delivery[0]), "a late acknowledgement still settles its message"
+    assert buffer.deliveries.ack(delivery[0]), "a late acknowledgement still settles its message"
     await store.until(lambda: len(store.archived(queue)) == 1, "it is settled")
 
 
@@ -179,7 +179,7 @@ async def test_acknowledgements_that_come_late_never_wait_for_a_claim_of_the_sam
     with psycopg.connect(store.conninfo) as claim:
         claim.execute(sql.encode(), (second,))  # in another order, as the places of rows in a table may be
         for id in (first, second):
-            buffer.settle_late(id, now(), None)
+            buffer.deliveries.settle_late(id, now(), None)
         await store.until(lambda: len(store.messages(queue)) == 1, "what is not locked is settled")
         await asyncio.to_thread(claim.execute, sql.encode(), (first,))
     await store.until(lambda: store.messages(queue) == [], "the other one after that")
@@ -202,4 +202,4 @@ async def test_an_operator_is_told_of_another_past_though_the_database_could_not
     assert faults.hits["note_history"] == 1
     assert engine.counts.rewritten == 1
     assert "message ids went back" in engine.timeline.rewritten
-    assert not buffer.ack(delivery[0]), "what was delivered before is not settled"
+    assert not buffer.deliveries.ack(delivery[0]), "what was delivered before is not settled"

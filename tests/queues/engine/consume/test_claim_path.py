@@ -28,22 +28,22 @@ WAYS = {
 
 
 def claimed(shop: Shop, *, more: bool) -> None:
-    shop.queue.end_claim(ClaimResult(SNAPSHOT, more, None, 0, 0), 1, LOWEST)
-    shop.queue.add_claimed([])
-    shop.queue.refilled()
+    shop.queue.prefetch.end_claim(ClaimResult(SNAPSHOT, more, None, 0, 0), 1, LOWEST)
+    shop.queue.prefetch.add_claimed([])
+    shop.queue.prefetch.refilled()
 
 
 #: The cause of each event.
 CAUSES: dict[Event, Callable[[Shop], object]] = {
-    Event.ARRIVED: lambda shop: shop.queue.more_in_store(7),
-    Event.RETURNED: lambda shop: shop.queue.return_prefetched(),
+    Event.ARRIVED: lambda shop: shop.queue.prefetch.more_in_store(7),
+    Event.RETURNED: lambda shop: shop.queue.prefetch.return_all(),
     Event.CLAIM_BEGUN: lambda shop: shop.queue.backlog.begin_claim(),
     Event.CLAIMED_SOME: lambda shop: claimed(shop, more=True),
     Event.CLAIMED_ALL: lambda shop: claimed(shop, more=False),
-    Event.CLAIM_FAILED: lambda shop: shop.queue.abort_claim(),
-    Event.EXHAUSTED: lambda shop: shop.queue.exhaust(),
+    Event.CLAIM_FAILED: lambda shop: shop.queue.prefetch.abort_claim(),
+    Event.EXHAUSTED: lambda shop: shop.queue.prefetch.exhaust(),
     Event.STORING_BEGUN: lambda shop: shop.queue.backlog.begin_storing(),
-    Event.STORED: lambda shop: shop.queue.end_storing(),
+    Event.STORED: lambda shop: shop.queue.prefetch.end_storing(),
     Event.WRITER_IDLE: lambda shop: shop.queue.backlog.writer_idle(),
 }
 
@@ -155,12 +155,12 @@ def test_the_states_are_the_facts_however_long_a_queue_lives() -> None:
 def test_a_state_allows_what_keeps_the_order(state: State) -> None:
     shop = in_state(state)
     queue, backlog = shop.queue, shop.queue.backlog
-    assert (queue.wanted(time.monotonic()) > 0) == (state is State.CAUGHT_UP)  # the fast gear
-    assert queue.in_transit == (state in (State.STORING, State.STORING_BEHIND))  # then no claim begins
+    assert (queue.prefetch.wanted(time.monotonic()) > 0) == (state is State.CAUGHT_UP)  # the fast gear
+    assert queue.prefetch.in_transit == (state in (State.STORING, State.STORING_BEHIND))  # then no claim begins
     assert backlog.claiming == (state in (State.CLAIMING, State.CLAIMING_BEHIND))  # no second claim either
-    assert queue.may_refill == (state not in (State.CAUGHT_UP, State.STORING))
-    queue.purge(99, "me")
-    assert (queue._purged is not None) == backlog.claiming  # what the claim brings is purged too
+    assert queue.prefetch.may_refill == (state not in (State.CAUGHT_UP, State.STORING))
+    queue.prefetch.purge(99, "me")
+    assert (queue.prefetch._purged is not None) == backlog.claiming  # what the claim brings is purged too
 
 
 def test_no_state_stores_and_claims() -> None:
@@ -177,21 +177,21 @@ def test_a_claim_that_began_before_an_arrival_does_not_lead_to_the_fast_gear() -
             CAUSES[event](shop)
             claimed(shop, more=False)
             assert shop.queue.backlog.state is State.NEARLY_DONE
-            assert shop.queue.wanted(time.monotonic()) == 0
+            assert shop.queue.prefetch.wanted(time.monotonic()) == 0
 
 
 def test_nobody_is_asked_for_a_claim_that_no_consumer_waits_for() -> None:
     shop = Shop()
-    shop.queue.more_in_store(7)
+    shop.queue.prefetch.more_in_store(7)
     assert not shop.fetcher.wanted
-    shop.queue.on_refill(lambda: None)
-    shop.queue.more_in_store(7)
+    shop.queue.prefetch.on_refill(lambda: None)
+    shop.queue.prefetch.more_in_store(7)
     assert shop.fetcher.wanted
 
 
 def test_a_claim_that_met_a_limit_has_had_all_for_now() -> None:
     shop = Shop(concurrency_limit=2)
-    shop.queue.more_in_store(7)
+    shop.queue.prefetch.more_in_store(7)
     shop.queue.backlog.begin_claim()
-    shop.queue.end_claim(ClaimResult(SNAPSHOT, True, 7, 1, 1), 2, LOWEST)
+    shop.queue.prefetch.end_claim(ClaimResult(SNAPSHOT, True, 7, 1, 1), 2, LOWEST)
     assert shop.queue.backlog.state is State.CAUGHT_UP

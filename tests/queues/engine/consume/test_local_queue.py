@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from queues.engine.consume.backlog import ClaimResult
-from queues.engine.consume.dispatch import Waiter
+from queues.engine.consume.consumer import Waiter
 from queues.engine.consume.interest import COLD_SHARED
-from queues.engine.consume.local_queue import OVERTAKING, LocalQueue, QueueSchedule
+from queues.engine.consume.local_queue import LocalQueue, QueueSchedule
 from queues.engine.consume.low_watermark import LOWEST
 from queues.engine.consume.memory import BATCH, FlowLimits
 from queues.engine.consume.pace import FEW_AHEAD
+from queues.engine.consume.prefetch import OVERTAKING
 from queues.engine.health import Health
 from queues.engine.message import Delivery, Message
 from queues.engine.node import LocalNode
@@ -105,11 +106,11 @@ class Shop:
 
     def publish(self, *ids: int) -> None:
         """Messages are stored as leased to this node, and are delivered after the commit."""
-        self.queue.add_run(ids, [b"%d" % id for id in ids], None, 0)
+        self.queue.prefetch.add_run(ids, [b"%d" % id for id in ids], None, 0)
 
     def begin_claim(self) -> int:
-        assert not self.queue.in_transit
-        limit = self.queue.claim_limit()
+        assert not self.queue.prefetch.in_transit
+        limit = self.queue.prefetch.claim_limit()
         self.queue.backlog.begin_claim()
         return limit
 
@@ -117,9 +118,9 @@ class Shop:
         found = sorted(self.stored)[:limit]
         self.stored.difference_update(found)
         result = ClaimResult(SNAPSHOT, len(found) == limit, found[-1] if found else None, len(found), len(found))
-        self.queue.end_claim(result, limit, LOWEST)
-        self.queue.add_claimed([_message(id) for id in found])
-        self.queue.refilled()
+        self.queue.prefetch.end_claim(result, limit, LOWEST)
+        self.queue.prefetch.add_claimed([_message(id) for id in found])
+        self.queue.prefetch.refilled()
         return found
 
     def claim(self) -> list[int]:
@@ -131,7 +132,7 @@ class Shop:
         written, self.settlements.handing = self.settlements.handing, []
         self.stored.update(written)
         if written:
-            self.queue.more_in_store(min(written))
+            self.queue.prefetch.more_in_store(min(written))
         self.settlements.handed_back = self.settlements.round
         self.settlements.round += 1
 
@@ -159,7 +160,7 @@ def handed_back(**policy: Any) -> Shop:
     shop = Shop(**policy)
     shop.publish(1, 2, 3, 4)
     assert shop.take() == 1
-    shop.queue.hand_back(shop.tags[1])
+    shop.queue.deliveries.hand_back(shop.tags[1])
     return shop
 
 
@@ -186,7 +187,7 @@ def test_a_message_handed_back_is_the_next_while_it_is_being_claimed(shop: Shop)
 def test_a_message_handed_back_is_the_next_also_when_the_first_claim_fails(shop: Shop) -> None:
     shop.write_handed_back()
     shop.begin_claim()
-    shop.queue.abort_claim()
+    shop.queue.prefetch.abort_claim()
     assert shop.queue.deliver(time.monotonic()) is None
     assert shop.claim() == [1]
     assert shop.take() == 1
@@ -206,7 +207,7 @@ def test_a_message_handed_back_is_the_next_for_polling_and_pushed_consumers(shop
 def test_a_message_handed_back_is_the_next_after_a_pause(shop: Shop) -> None:
     shop.write_handed_back()
     shop.queue.change_policy(dataclasses.replace(POLICY, paused=True))
-    shop.queue.claim_limit()  # the fetcher asks, and claims nothing
+    shop.queue.prefetch.claim_limit()  # the fetcher asks, and claims nothing
     shop.queue.change_policy(POLICY)
     assert shop.queue.deliver(time.monotonic()) is None
     shop.claim()
@@ -218,9 +219,9 @@ def test_a_message_that_was_being_stored_as_an_earlier_one_was_handed_back_comes
     shop.publish(1)
     shop.take()
     shop.queue.backlog.begin_storing()
-    shop.queue.hand_back(shop.tags[1])
+    shop.queue.deliveries.hand_back(shop.tags[1])
     shop.write_handed_back()
-    shop.queue.end_storing()
+    shop.queue.prefetch.end_storing()
     shop.publish(2)
     taker = Taker(shop.queue)
     assert taker.taken == []
@@ -233,10 +234,10 @@ def test_messages_handed_back_come_first_however_many_they_are() -> None:
     shop.publish(*range(count + 2))
     taken = [shop.take() for _ in range(count)]
     for id in reversed(taken):
-        shop.queue.hand_back(shop.tags[id])
+        shop.queue.deliveries.hand_back(shop.tags[id])
     shop.write_handed_back()
     taker, claims = Taker(shop.queue, greedy=True), 0
-    shop.queue._limits.set_prefetch(0)  # no room but for those that overtake
+    shop.fetcher.limits.set_prefetch(0)  # no room but for those that overtake
     while shop.fetcher.wanted:
         shop.claim()
         claims += 1
@@ -248,10 +249,10 @@ def test_a_message_that_arrives_during_a_claim_is_not_taken_for_claimed(shop: Sh
     shop.write_handed_back()
     limit = shop.begin_claim()
     shop.stored.add(-5)  # of a higher priority
-    shop.queue.more_in_store(-5)
-    shop.queue.end_claim(ClaimResult(SNAPSHOT, False, 1, 1, 1), limit, LOWEST)
+    shop.queue.prefetch.more_in_store(-5)
+    shop.queue.prefetch.end_claim(ClaimResult(SNAPSHOT, False, 1, 1, 1), limit, LOWEST)
     shop.stored.discard(1)
-    shop.queue.add_claimed([_message(1)])
+    shop.queue.prefetch.add_claimed([_message(1)])
     assert shop.queue.deliver(time.monotonic()) is None
     shop.claim()
     assert (shop.take(), shop.take()) == (-5, 1)
@@ -260,11 +261,11 @@ def test_a_message_that_arrives_during_a_claim_is_not_taken_for_claimed(shop: Sh
 def test_messages_of_a_queue_with_a_limit_go_back_when_they_are_overtaken() -> None:
     shop = Shop(concurrency_limit=2)
     shop.stored |= {1, 2, 3}
-    shop.queue.more_in_store(1)
+    shop.queue.prefetch.more_in_store(1)
     assert shop.queue.deliver_many(time.monotonic(), 2) == []
     assert shop.claim() == [1, 2]
     assert shop.take() == 1
-    shop.queue.hand_back(shop.tags[1])
+    shop.queue.deliveries.hand_back(shop.tags[1])
     shop.write_handed_back()
     assert shop.stored == {1, 2, 3}
     taker = Taker(shop.queue)
@@ -285,7 +286,7 @@ def fast() -> Shop:
     """A queue that another node serves too. Its consumers here have just taken as many as count."""
     shop = Shop()
     shop.queue.interest.share(True)
-    shop.queue.wanted(time.monotonic())  # the first sample
+    shop.queue.prefetch.wanted(time.monotonic())  # the first sample
     shop.publish(*range(FEW_AHEAD))
     assert sum(len(bodies) for _, bodies in shop.queue.deliver_many(time.monotonic(), FEW_AHEAD)) == FEW_AHEAD
     return shop
@@ -301,28 +302,28 @@ def no_samples(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_of_a_shared_queue_as_many_are_leased_ahead_as_its_consumers_have_lately_taken() -> None:
     shop = fast()
     later = time.monotonic() + COLD_SHARED  # the burst counts no more
-    assert shop.queue.wanted(later) == FEW_AHEAD
+    assert shop.queue.prefetch.wanted(later) == FEW_AHEAD
     shop.publish(*range(FEW_AHEAD, FEW_AHEAD + 30))
-    assert shop.queue.wanted(later) == FEW_AHEAD - 30
+    assert shop.queue.prefetch.wanted(later) == FEW_AHEAD - 30
 
 
 @pytest.mark.usefixtures("no_samples")
 def test_nothing_is_leased_ahead_while_an_earlier_message_is_ready_in_the_store() -> None:
     shop = fast()
-    shop.queue.more_in_store(FEW_AHEAD)
-    assert shop.queue.wanted(time.monotonic()) == 0
+    shop.queue.prefetch.more_in_store(FEW_AHEAD)
+    assert shop.queue.prefetch.wanted(time.monotonic()) == 0
 
 
 @pytest.mark.usefixtures("no_samples")
 def test_a_claim_brings_as_many_ahead_as_consumers_here_have_lately_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queues.engine.consume.held_messages.UNKNOWN_BYTES", 1)  # that there is room for all
     shop = fast()
-    shop.queue.more_in_store(FEW_AHEAD)
-    assert shop.queue.claim_limit() == FEW_AHEAD
+    shop.queue.prefetch.more_in_store(FEW_AHEAD)
+    assert shop.queue.prefetch.claim_limit() == FEW_AHEAD
     shop.publish(*range(FEW_AHEAD, FEW_AHEAD + 30))
-    assert shop.queue.claim_limit() == FEW_AHEAD - 30
+    assert shop.queue.prefetch.claim_limit() == FEW_AHEAD - 30
     shop.queue.change_policy(dataclasses.replace(POLICY, concurrency_limit=5))
-    assert shop.queue.claim_limit() == 0, "of a queue with a limit what is here would count as being worked on"
+    assert shop.queue.prefetch.claim_limit() == 0, "of a queue with a limit what is here would count as being worked on"
 
 
 @pytest.mark.usefixtures("no_samples")
@@ -337,10 +338,10 @@ def test_what_is_ahead_goes_back_when_the_pace_falls_though_a_consumer_still_ask
     assert not shop.queue.interest.has_surplus(now)
     assert not shop.queue.interest.has_surplus(now + 0.9 * COLD_SHARED), "its last may have been stored just now"
     assert shop.queue.interest.has_surplus(now + 1.1 * COLD_SHARED)
-    shop.queue.return_prefetched()
+    shop.queue.prefetch.return_all()
     assert shop.settlements.handing == list(range(FEW_AHEAD, 2 * FEW_AHEAD))
     taker = Taker(shop.queue)
-    assert shop.queue.wanted(now + 2 * COLD_SHARED) == 0, "a new message would overtake them"
+    assert shop.queue.prefetch.wanted(now + 2 * COLD_SHARED) == 0, "a new message would overtake them"
     shop.write_handed_back()
     assert shop.claim() == [FEW_AHEAD]
     assert taker.taken == [FEW_AHEAD]
@@ -359,7 +360,7 @@ def test_what_came_just_now_stays_though_there_was_too_much_at_the_last_look_too
     shop.publish(*range(2 * FEW_AHEAD, 3 * FEW_AHEAD))
     assert not shop.queue.interest.has_surplus(now + 1.1 * COLD_SHARED), "others may have what comes behind it"
     assert shop.queue.interest.has_surplus(now + 2.2 * COLD_SHARED)
-    shop.queue.return_prefetched()
+    shop.queue.prefetch.return_all()
     shop.publish(*range(3 * FEW_AHEAD, 4 * FEW_AHEAD))
     assert not shop.queue.interest.has_surplus(now + 2.3 * COLD_SHARED), "what was too much then went back"
 
@@ -380,27 +381,27 @@ def test_what_is_ahead_stays_while_no_other_node_serves_the_queue(monkeypatch: p
 def test_consumers_get_what_is_here_when_the_store_has_nothing_that_can_be_claimed(shop: Shop) -> None:
     taker = Taker(shop.queue)
     shop.write_handed_back()
-    shop.queue.exhaust()
+    shop.queue.prefetch.exhaust()
     assert taker.taken == [2]
 
 
 def test_a_purge_removes_what_was_on_its_way_back_and_not_what_a_consumer_has(shop: Shop) -> None:
-    shop.queue.purge(3, "me")
+    shop.queue.prefetch.purge(3, "me")
     assert sorted(shop.settlements.purged) == [1, 2, 3]
     again = handed_back()
     again.write_handed_back()
     again.claim()
     assert again.take() == 1
-    again.queue.purge(3, "me")
+    again.queue.prefetch.purge(3, "me")
     assert sorted(again.settlements.purged) == [2, 3]
 
 
 def test_a_purge_removes_what_was_on_its_way_here() -> None:
     shop = Shop()
     shop.stored |= {1, 2, 3}
-    shop.queue.more_in_store(1)
+    shop.queue.prefetch.more_in_store(1)
     begun = shop.begin_claim()
-    shop.queue.purge(2, "me")
+    shop.queue.prefetch.purge(2, "me")
     shop.end_claim(begun)
     assert shop.settlements.purged == [1, 2]
     assert shop.take() == 3
@@ -409,16 +410,16 @@ def test_a_purge_removes_what_was_on_its_way_here() -> None:
 def test_a_purge_removes_what_was_on_its_way_here_also_when_it_comes_by_later_claims_since_the_first_failed() -> None:
     shop = Shop()
     shop.stored |= {1, 2, 3, 4}
-    shop.queue.more_in_store(1)
+    shop.queue.prefetch.more_in_store(1)
     shop.begin_claim()
-    shop.queue.purge(3, "me")
-    shop.queue.abort_claim()
+    shop.queue.prefetch.purge(3, "me")
+    shop.queue.prefetch.abort_claim()
     for _ in range(4):
         shop.begin_claim()
         shop.end_claim(1)
     assert shop.settlements.purged == [1, 2, 3]
     assert shop.take() == 4
-    shop.queue.hand_back(shop.tags[4])
+    shop.queue.deliveries.hand_back(shop.tags[4])
     shop.write_handed_back()
     shop.stored.add(3)  # a consumer had it as the others were purged
     shop.claim()
@@ -430,12 +431,12 @@ def test_a_waiter_is_served_before_workers_and_takes_one_message() -> None:
     worker: Any = Worker(shop.queue)
     worker.grant(10)
     taker = Taker(shop.queue)
-    assert (shop.queue.demand, taker.credits) == (11, 1)
+    assert (shop.queue.interest.demand, taker.credits) == (11, 1)
     shop.publish(1, 2, 3)
     assert (taker.taken, [push.id for push in worker.pushed]) == ([1], [2, 3])
     assert worker.deadlines[0] is not None
     assert len(shop.queue._schedule.deliveries) == 1  # the waiter's delivery has no deadline
-    assert (shop.queue.demand, taker.credits) == (8, 0)
+    assert (shop.queue.interest.demand, taker.credits) == (8, 0)
     left = Taker(shop.queue)
     shop.queue.cancel(left)
     shop.queue.cancel(left)
@@ -456,7 +457,7 @@ def test_consumers_of_a_removed_queue_are_refused_and_have_no_credits() -> None:
     worker.grant(10)
     waiting = Refused(shop.queue)
     shop.queue.change_policy(None)
-    assert (waiting.refused, waiting.credits, worker.credits, shop.queue.demand) == (1, 0, 0, 0)
+    assert (waiting.refused, waiting.credits, worker.credits, shop.queue.interest.demand) == (1, 0, 0, 0)
 
 
 def test_a_queue_that_is_paused_and_refuses_refuses_waiters_and_keeps_workers() -> None:
@@ -471,8 +472,8 @@ def test_a_queue_that_is_paused_and_refuses_refuses_waiters_and_keeps_workers() 
 def test_the_fast_gear_pays_nothing(shop: Shop) -> None:
     fast = Shop()
     fast.publish(1, 2)
-    assert [fast.queue.overtaken, fast.queue.backlog.unclaimed, fast.fetcher.wanted] == [False] * 3
-    assert [shop.queue.overtaken, shop.queue.backlog.unclaimed] == [True] * 2
+    assert [fast.queue.prefetch.overtaken, fast.queue.backlog.unclaimed, fast.fetcher.wanted] == [False] * 3
+    assert [shop.queue.prefetch.overtaken, shop.queue.backlog.unclaimed] == [True] * 2
     # With 30 fields CPython 3.11 no longer keeps an object's fields in one array: a delivery then costs a tenth more.
     assert len(vars(fast.queue)) < 30
 
@@ -481,19 +482,19 @@ def test_the_fast_gear_pays_nothing(shop: Shop) -> None:
 
 def test_a_consumer_that_comes_at_long_intervals_is_waited_for() -> None:
     queue, time = Shop().queue, 1000.0
-    queue.note_demand(time)
-    assert queue.wanted(time + 0.9)
-    assert not queue.wanted(time + 1.1)
-    queue.note_demand(time := time + 1.5)
-    assert queue.wanted(time + 4.4)
-    assert not queue.wanted(time + 4.6)
+    queue.interest.came(time)
+    assert queue.prefetch.wanted(time + 0.9)
+    assert not queue.prefetch.wanted(time + 1.1)
+    queue.interest.came(time := time + 1.5)
+    assert queue.prefetch.wanted(time + 4.4)
+    assert not queue.prefetch.wanted(time + 4.6)
     assert not queue.interest.is_cold(time + 4.9)
     assert queue.interest.is_cold(time + 5.1)
-    queue.note_demand(time := time + 3.0)
-    assert not queue.wanted(time + 5.1), "nothing is leased to a queue that is cold as a rule"
+    queue.interest.came(time := time + 3.0)
+    assert not queue.prefetch.wanted(time + 5.1), "nothing is leased to a queue that is cold as a rule"
     assert not queue.interest.is_cold(time + 8.9)
     assert queue.interest.is_cold(time + 9.1)
     for _ in range(5):
-        queue.note_demand(time := time + 0.1)
-    assert not queue.wanted(time + 1.1)
+        queue.interest.came(time := time + 0.1)
+    assert not queue.prefetch.wanted(time + 1.1)
     assert queue.interest.is_cold(time + 5.1)

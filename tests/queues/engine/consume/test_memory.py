@@ -58,7 +58,7 @@ async def test_messages_leased_when_stored_and_pushed_ones_are_counted_alike(
     buffer = await engine.queue("jobs")
     worker, producer = Worker(buffer), Producer(engine)
     worker.grant(1)
-    await store.until(lambda: buffer.wanted(monotonic()), "the look that finds nothing")
+    await store.until(lambda: buffer.prefetch.wanted(monotonic()), "the look that finds nothing")
     await producer.publish("jobs", *[b"x" * 10] * 50)
     await producer.publish_detailed("jobs", *[DetailedMessage(b"y", headers={"n": n}) for n in range(50)])
     await worker.take(1)

@@ -55,7 +55,7 @@ async def test_a_backlog_is_stored_claimed_and_finished_as_segments(engine: Engi
     assert await consumer.bodies(1, ack=False) == [b"1"]
     assert (segments(store), store.counts(queue)) == ([(False, 4)], (0, 4, 0, 0))
     assert await consumer.bodies(3) == [b"2", b"3", b"4"]
-    assert consumer.buffer.ack(1)
+    assert consumer.buffer.deliveries.ack(1)
     await until_settled(engine, store)
     assert (segments(store), store.counts(queue)) == ([], (0, 0, 0, 0))
     assert [(row["outcome"], row["size"]) for row in store.archived(queue)] == [(0, 1)] * 4
@@ -92,7 +92,8 @@ async def test_new_messages_do_not_overtake_a_segment_that_no_notification_told_
     queue = store.queue("jobs")
     consumer = Consumer(await engine.queue("jobs"))
     waiting = asyncio.ensure_future(consumer.bodies(2 + len(new)))
-    await until(lambda: not consumer.buffer.may_refill and not consumer.buffer.backlog.claiming, "an empty claim")
+    buffer = consumer.buffer
+    await until(lambda: not buffer.prefetch.may_refill and not buffer.backlog.claiming, "an empty claim")
     store.rows(
         "with s as (insert into queues_segment (first, queue_id, count, bodies)"
         " select nextval('queues_message_id'), %s, 2, %s returning first)"
@@ -109,7 +110,7 @@ async def test_each_queue_of_a_topic_has_segments_of_its_own(engine: Engine, sto
     for name in (*queues, "kept"):
         store.rows("insert into queues_route (source, target) values ('topic:t', %s) returning 1", f"queue:{name}")
     waiting = asyncio.ensure_future((first := Consumer(await engine.queue("a"))).bodies(4, ack=False))
-    await until(lambda: not first.buffer.may_refill and not first.buffer.backlog.claiming, "a claim that finds nothing")
+    await until(lambda: not first.buffer.prefetch.may_refill and not first.buffer.backlog.claiming, "an empty claim")
     await Producer(engine).publish("topic:t", *FOUR)
     assert await waiting == list(FOUR)
     assert {name: segments(store, queue) for name, queue in queues.items()} == {
@@ -117,7 +118,7 @@ async def test_each_queue_of_a_topic_has_segments_of_its_own(engine: Engine, sto
     }  # fmt: skip
     for name in ("b", "c", "kept"):
         assert await Consumer(await engine.queue(name)).bodies(4) == list(FOUR)
-    assert first.buffer.ack_many([1, 2, 3, 4]) == []
+    assert first.buffer.deliveries.ack_many([1, 2, 3, 4]) == []
     await until_settled(engine, store)
     assert all(store.counts(queue) == (0, 0, 0, 0) for queue in queues.values())
     assert len({row["id"] for queue in queues.values() for row in store.archived(queue)}) == 12
@@ -175,7 +176,7 @@ async def test_a_policy_that_comes_later_holds_for_segments_that_wait(
         assert await consumer.bodies(1, ack=False) == [body]
         if "concurrency_limit" in change:
             assert store.counts(queue)[1] == 1
-        assert buffer.ack_many(list(buffer.unacked)) == []
+        assert buffer.deliveries.ack_many(list(buffer.unacked)) == []
         await until_settled(engine, store)
     assert store.counts(queue) == (0, 0, 0, 0)
     kept = [row["payload"] and bytes(row["payload"]) for row in store.archived(queue) if row["outcome"] == 0]
@@ -195,7 +196,7 @@ async def test_an_unsettled_segment_of_a_dead_node_is_ready_again_as_a_whole(
     buffer = await engine.queue("jobs")
     assert await Consumer(buffer).bodies(1, ack=False) == [b"1"]
     await until(lambda: len(buffer.ready) == 5, "the rest")
-    assert buffer.ack(buffer.deliver(0.0)[0])  # type: ignore[index]
+    assert buffer.deliveries.ack(buffer.deliver(0.0)[0])  # type: ignore[index]
     await until_settled(engine, store)
     [row] = store.rows(
         "insert into queues_node (name, host, pid, first_message_id) values ('gone', 'elsewhere', 0, 1) returning id"

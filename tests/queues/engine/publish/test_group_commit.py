@@ -36,7 +36,7 @@ class Waiting:
 async def waiting(engine: Engine) -> Waiting:
     buffer = await engine.queue("q")
     consumer = Waiting(buffer)
-    await until(lambda: not buffer.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
+    await until(lambda: not buffer.prefetch.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
     return consumer
 
 

@@ -71,7 +71,7 @@ async def test_of_many_queues_those_with_a_consumer_get_theirs_at_once(engine: E
     await producer.publish("served", b"first")
     assert await consumer.bodies(1) == [b"first"]
     await store.until(lambda: not queue.backlog.unclaimed and queue.interest.known, "nothing is left to claim")
-    queue.note_demand(now())
+    queue.interest.came(now())
     batch = [producer.send(name, b"x") for name in ("other", "served")][-1]
     await producer.wait(batch)
     assert (store.counts(other), store.counts(served)[0]) == ((1, 0, 0, 0), 0)

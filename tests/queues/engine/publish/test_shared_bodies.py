@@ -43,7 +43,7 @@ async def taken(engine: Engine, store: Store, *bodies: bytes, served: str = "ab"
     buffers = [await engine.queue(name) for name in served]
     first = [asyncio.ensure_future(Consumer(buffer).next()) for buffer in buffers]
     for buffer in buffers:
-        await until(lambda: not buffer.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")  # noqa: B023
+        await until(lambda: not buffer.prefetch.may_refill and not buffer.backlog.claiming, "an empty claim")  # noqa: B023
     await Producer(engine).publish("topic:t", *bodies)
     found = []
     for buffer, coming in zip(buffers, first, strict=True):
@@ -74,7 +74,7 @@ async def test_bodies_are_stored_once_for_all_queues_with_consumers(engine: Engi
     for queue in ids_of(store):
         assert [bytes(row["payload"]) for row in store.messages(queue)] == BODIES, "what operators see"
     for got in (a, b):
-        assert got.buffer.ack_many(got.tags) == []
+        assert got.buffer.deliveries.ack_many(got.tags) == []
     await until(lambda: engine.settlements.idle, "the settlements")
     for queue in ids_of(store):
         assert [row["size"] for row in store.archived(queue)] == list(map(len, BODIES))
@@ -88,7 +88,7 @@ async def test_a_queue_without_a_consumer_has_a_copy_that_outlives_the_shared_on
     [waiting] = store.rows("select bodies from queues_segment where slot = 0")
     assert [bytes(body) for body in waiting["bodies"]] == BODIES
     for got in (a, b):
-        assert got.buffer.ack_many(got.tags) == []
+        assert got.buffer.deliveries.ack_many(got.tags) == []
     await until(lambda: engine.settlements.idle, "the settlements")
     engine.maintenance.node.turn = TURN
     await store.until(lambda: not kept(store, "queues_segmentbody"), "the truncation of bodies")
@@ -109,20 +109,20 @@ async def test_a_single_message_is_shared_when_that_saves_much(
     assert a.bodies == b.bodies == [bytes(size)]
     assert len(store.rows("select from queues_segmentbody")) == times
     for got in (a, b):
-        assert got.buffer.ack_many(got.tags) == []
+        assert got.buffer.deliveries.ack_many(got.tags) == []
     await until(lambda: engine.settlements.idle, "the settlements")
     assert [row["size"] for queue in ids_of(store) for row in store.archived(queue)] == [size, size]
 
 
 async def test_a_message_that_is_returned_takes_its_body_along(engine: Engine, store: Store) -> None:
     a, b = await taken(engine, store, *BODIES)
-    a.buffer.give_back(a.tags[2], delay=0.0, error="failed")
-    assert a.buffer.ack_many(a.tags[:2]) == []
+    a.buffer.deliveries.give_back(a.tags[2], delay=0.0, error="failed")
+    assert a.buffer.deliveries.ack_many(a.tags[:2]) == []
     again = await Consumer(a.buffer).next()
     assert again is not None
     assert (again[1], again[2]) == (b"three", 1)
-    assert a.buffer.ack_many([again[0], a.tags[3]]) == []
-    assert b.buffer.ack_many(b.tags) == []
+    assert a.buffer.deliveries.ack_many([again[0], a.tags[3]]) == []
+    assert b.buffer.deliveries.ack_many(b.tags) == []
     await until(lambda: engine.settlements.idle, "the settlements")
     for queue in ids_of(store):
         assert sorted(row["size"] for row in store.archived(queue)) == sorted(map(len, BODIES))
@@ -133,13 +133,13 @@ async def test_what_consumers_keep_beyond_a_turn_has_its_bodies_when_the_shared_
     engine: Engine, store: Store
 ) -> None:
     a, b = await taken(engine, store, *BODIES)
-    assert b.buffer.ack_many(b.tags) == []
+    assert b.buffer.deliveries.ack_many(b.tags) == []
     engine.maintenance.node.turn = TURN
     await store.until(lambda: not kept(store, "queues_segment") + kept(store, "queues_segmentbody"), "the truncation")
     first, second = ids_of(store)
     assert [bytes(row["payload"]) for row in store.messages(first)] == BODIES
     assert store.messages(second) == []
-    a.buffer.give_back(a.tags[0], delay=0.0, error="failed")
+    a.buffer.deliveries.give_back(a.tags[0], delay=0.0, error="failed")
     again = await Consumer(a.buffer).next()
     assert again is not None
     assert again[1] == b"one"
@@ -148,7 +148,7 @@ async def test_what_consumers_keep_beyond_a_turn_has_its_bodies_when_the_shared_
 async def test_messages_of_a_dead_node_come_again_with_their_bodies(make_engine: MakeEngine, store: Store) -> None:
     first = await make_engine(segment_messages=2, turn=EVER, host="first")
     a, b = await taken(first, store, *BODIES)
-    assert b.buffer.ack_many(b.tags[:2]) == []
+    assert b.buffer.deliveries.ack_many(b.tags[:2]) == []
     await until(lambda: first.settlements.idle, "the settlement")
     first.connections.hang_up()
     await first.supervisor.stop(5.0)
@@ -166,7 +166,7 @@ async def test_a_slow_queue_holds_shared_bodies_up_to_its_limit_and_the_others_g
     memory = engine.fetcher.limits.memory
     fast, slow = await taken(engine, store, b"first", b"second")
     for one in (fast, slow):
-        assert one.buffer.ack_many(one.tags) == []
+        assert one.buffer.deliveries.ack_many(one.tags) == []
     assert memory.used == 0
     published = []
     for n in range(20):
@@ -192,7 +192,7 @@ async def test_shared_bodies_that_are_overtaken_are_counted_as_the_queues_own(
     await Producer(engine).publish("topic:t", *BODIES)
     shared = memory.used
     first = one.deliveries[0]
-    one.buffer.hand_back(first[0])  # it belongs before those here
+    one.buffer.deliveries.hand_back(first[0])  # it belongs before those here
     assert await Consumer(one.buffer).bodies(5) == [first[1], *BODIES]
     assert memory.used == shared, "the other one has them still"
     assert await Consumer(other.buffer).bodies(4) == BODIES

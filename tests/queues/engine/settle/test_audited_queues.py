@@ -106,7 +106,7 @@ async def test_a_message_is_recorded_from_its_publish_to_its_end_with_the_names_
     buffer = await engine.queue("orders")
     await publish(engine, "orders", b"one", key=shop)
     await store.until(lambda: buffer.deliver(monotonic(), consumer=clerk), "the delivery")
-    assert buffer.ack(1, clerk)
+    assert buffer.deliveries.ack(1, clerk)
     published, delivered, settled = await until_happened(store, "publish", "deliver", "settle")
     id = published[1]
     assert published == ("publish", id, "shop", "orders")
@@ -125,7 +125,7 @@ async def test_deliveries_from_memory_are_recorded_like_claimed_ones(
     engine = await make_engine()  # after the queue: it must not hear late that it was made, and look once more
     buffer = await engine.queue("orders")
     waiting = asyncio.create_task(Consumer(buffer).bodies(1))
-    await store.until(lambda: buffer.wanted(monotonic()), "the look that finds nothing")
+    await store.until(lambda: buffer.prefetch.wanted(monotonic()), "the look that finds nothing")
     await publish(engine, "orders", b"one")
     assert await waiting == [b"one"]
     assert engine.counts.claimed == 0
@@ -153,13 +153,13 @@ async def test_a_failed_delivery_goes_back_and_at_last_becomes_a_dead_letter(eng
     await publish(engine, "orders", b"poison")
     for _ in range(2):
         delivery = await store.until(lambda: buffer.deliver(monotonic(), consumer=clerk), "the delivery")
-        buffer.give_back(delivery[0], error="no")
+        buffer.deliveries.give_back(delivery[0], error="no")
     found = await until_happened(store, "publish", "deliver", "return", "deliver", "dead-letter")
     assert len({row[1] for row in found}) == 1  # always its first id
     assert found[2][2:] == ("clerk", "orders")
     assert found[4][2:] == ("orders", "")
     letters = await engine.dead_letters("orders")
-    for end in (letters.give_back, lambda tag: letters.ack(tag, clerk)):
+    for end in (letters.deliveries.give_back, lambda tag: letters.deliveries.ack(tag, clerk)):
         dead = await Consumer(letters).next()
         assert dead is not None
         end(dead[0])
@@ -177,7 +177,7 @@ async def test_a_dead_letter_that_goes_elsewhere_is_in_both_chains(engine: Engin
         await publish(engine, name, b"poison")
         delivery = await Consumer(buffer).next()
         assert delivery is not None
-        buffer.give_back(delivery[0], error="no")
+        buffer.deliveries.give_back(delivery[0], error="no")
         await store.until(lambda: engine.settlements.idle, "the burial")
     found = await until_happened(store, "publish", "deliver", "dead-letter")
     assert found[2] == ("dead-letter", found[0][1], "orders", "graves")
@@ -216,8 +216,8 @@ async def test_deliveries_that_are_handed_back_are_recorded_and_what_was_never_d
     second = await Consumer(buffer).next()
     assert first is not None
     assert second is not None
-    buffer.hand_back(first[0])
-    buffer.bury(second[0], "it does not fit")  # so it was never sent
+    buffer.deliveries.hand_back(first[0])
+    buffer.deliveries.bury(second[0], "it does not fit")  # so it was never sent
     await engine.stop()
     assert [row["state"] for row in store.messages(queue)] == [0, 0, 0, 3]
     found = await until_happened(store, *["publish"] * 4, "deliver", "dead-letter", "return")
@@ -237,11 +237,11 @@ async def test_a_message_handed_back_is_the_next_one_though_its_record_is_not_wr
     head = "select from queues_audithead where chain_id = (select id from queues_auditchain where name = %s) for update"
     with store.connection.transaction():
         store.rows(head, "queue:orders")
-        buffer.hand_back(first[0])
+        buffer.deliveries.hand_back(first[0])
         waiting = asyncio.create_task(Consumer(buffer).bodies(3))
         await store.until(lambda: engine.settlements._audited[buffer.id].writing, "the record is being written")
         assert buffer.deliver(monotonic()) is None
-        assert buffer.in_transit
+        assert buffer.prefetch.in_transit
     assert await waiting == [b"1", b"2", b"3"]
 
 
@@ -264,8 +264,8 @@ async def test_jobs_are_recorded_with_their_workers_keys(engine: Engine, store: 
     worker.grant(10)
     await publish(engine, "orders", b"1", b"2", b"3")
     one, two, three = await worker.take(3)
-    assert buffer.complete(one.tag, b"\xc3")
-    assert buffer.complete_many([two.tag, three.tag]) == []
+    assert buffer.deliveries.complete(one.tag, b"\xc3")
+    assert buffer.deliveries.complete_many([two.tag, three.tag]) == []
     found = await until_happened(store, *["publish"] * 3, *["deliver"] * 3, *["settle"] * 3)
     assert {row[3] for row in found[3:6]} == {row[2] for row in found[6:]} == {"works"}
     archived = store.archived(queue)
@@ -292,9 +292,9 @@ async def test_only_what_was_really_there_gets_a_row(engine: Engine, store: Stor
     tags = [(await store.until(lambda: buffer.deliver(monotonic()), "the delivery"))[0] for _ in range(3)]
     await until_happened(store, *["publish"] * 3, *["deliver"] * 3)
     await store.change("delete from queues_message where queue_id = %s returning id", queue)
-    buffer.ack(tags[0])
-    buffer.give_back(tags[1])
-    buffer.hand_back(tags[2])
+    buffer.deliveries.ack(tags[0])
+    buffer.deliveries.give_back(tags[1])
+    buffer.deliveries.hand_back(tags[2])
     await store.until(lambda: engine.settlements.idle, "the settlement")
     assert happened(store) == [*["publish"] * 3, *["deliver"] * 3]
     assert engine.settlements.unsettled == 0
@@ -323,7 +323,7 @@ async def test_queues_that_are_not_audited_leave_no_row(engine: Engine, store: S
     await publish(engine, "orders", b"1", b"2", b"3")
     await in_django(api.publish, "orders", b"4")
     assert await Consumer(buffer).bodies(2) == [b"1", b"2"]
-    for end in (buffer.give_back, buffer.hand_back):
+    for end in (buffer.deliveries.give_back, buffer.deliveries.hand_back):
         delivery = await Consumer(buffer).next()
         assert delivery is not None
         end(delivery[0])
@@ -344,7 +344,7 @@ async def test_operators_stand_in_the_chain_with_what_they_did_to_each_message(e
     await publish(engine, "orders", b"dies")
     delivery = await Consumer(buffer).next()
     assert delivery is not None
-    buffer.give_back(delivery[0])
+    buffer.deliveries.give_back(delivery[0])
     (dead,) = await store.until(
         lambda: store.rows("select id from queues_message where queue_id = %s and state = 3", queue), "it is dead"
     )
@@ -555,9 +555,9 @@ async def consuming(engines: list[Engine]) -> AsyncIterator[None]:
             delivery = await Consumer(buffer).next(60.0)
             assert delivery is not None
             if n % 7 == 0 and not delivery[2]:
-                buffer.give_back(delivery[0], delay=0.0)
+                buffer.deliveries.give_back(delivery[0], delay=0.0)
             else:
-                buffer.ack(delivery[0])
+                buffer.deliveries.ack(delivery[0])
             await asyncio.sleep(0)
 
     tasks = [asyncio.create_task(consume(engine)) for engine in engines]
@@ -687,7 +687,7 @@ async def test_a_chain_without_a_head_stops_its_queue_and_no_other(
         assert [type(error) for _, error in refused.failed] == [Unstorable]
         await publish(engine, "plain", b"3")
         await publish(engine, "sound", b"4")
-        buffer.ack(delivery[0])
+        buffer.deliveries.ack(delivery[0])
         round = engine.settling_of(buffer)
         await in_django(api.publish, "orders", b"5")
         assert await Consumer(await engine.queue("sound")).bodies(1) == [b"4"]
@@ -716,7 +716,7 @@ async def test_a_broken_chain_is_given_up_by_switching_it_off(engine: Engine, st
     assert delivery is not None
     await until_happened(store, "publish", "deliver")
     await store.change("delete from queues_audithead returning chain_id")
-    buffer.ack(delivery[0])
+    buffer.deliveries.ack(delivery[0])
     await store.change("update queues_queue set audited = false where id = %s returning id", queue)
     await publish(engine, "orders", b"2")
     assert await Consumer(buffer).bodies(1) == [b"2"]

@@ -74,7 +74,7 @@ async def test_messages_published_together_share_their_rows(engine: Engine, stor
     queue = store.queue("jobs", audited=True)
     buffer, deliveries = await taken(engine, *FOUR)
     assert (segments(store), store.rows("select from queues_message")) == (1, [])
-    assert buffer.ack_many([delivery[0] for delivery in deliveries]) == []
+    assert buffer.deliveries.ack_many([delivery[0] for delivery in deliveries]) == []
     await until_settled(engine, store)
     found = rows(store, "jobs", together=True)
     assert [(event, len(messages_of(id))) for event, id, *_ in found[1:]] == [(event, 4) for event in WHOLE]
@@ -90,7 +90,7 @@ async def test_messages_published_alone_are_settled_without_rows_in_the_store(en
     buffer, [one] = await taken(engine, b"1")
     _, [two] = await taken(engine, b"2")
     assert store.rows("select from queues_message") == []
-    assert buffer.ack_many([one[0], two[0]]) == []
+    assert buffer.deliveries.ack_many([one[0], two[0]]) == []
     await until_settled(engine, store)
     assert lives(store) == [WHOLE] * 2
     assert store.rows("select from queues_message") == []
@@ -107,7 +107,7 @@ async def test_a_backlog_of_segments_is_recorded_as_it_is_claimed(engine: Engine
     assert await Consumer(buffer).bodies(1, ack=False) == bodies[:1]
     [(tags, found)] = buffer.deliver_many(0.0, 19, clerk)
     assert found == bodies[1:]
-    assert buffer.ack_many([1, *tags], clerk) == []
+    assert buffer.deliveries.ack_many([1, *tags], clerk) == []
     await until_settled(engine, store)
     shown = [(event, len(messages_of(id)), sender, to) for event, id, sender, to in rows(store, "jobs", together=True)]
     assert shown[1:] == [
@@ -120,11 +120,11 @@ async def test_a_segment_settled_in_parts_is_recorded_in_parts(engine: Engine, s
     queue = store.queue("jobs", audited=True)
     buffer, deliveries = await taken(engine, *FOUR)
     for n in (1, 3):
-        assert buffer.ack(deliveries[n][0])
+        assert buffer.deliveries.ack(deliveries[n][0])
         await until_settled(engine, store)
     assert [events[-1] for events in lives(store)] == ["deliver", "settle", "deliver", "settle"]
     assert (segments(store), store.counts(queue)) == (1, (0, 2, 0, 0))
-    assert buffer.ack_many([deliveries[2][0], deliveries[0][0]]) == []
+    assert buffer.deliveries.ack_many([deliveries[2][0], deliveries[0][0]]) == []
     await until_settled(engine, store)
     assert lives(store) == [WHOLE] * 4
     assert len(store.archived(queue)) == 4
@@ -136,9 +136,9 @@ async def test_a_segment_that_stays_settled_in_part_is_unpacked_and_recorded_onc
     queue = store.queue("jobs", audited=True)
     buffer, deliveries = await taken(engine, *FOUR)
     monkeypatch.setattr(segments_module, "LINGER", 0.0)
-    assert buffer.ack_many([delivery[0] for delivery in deliveries[:2]]) == []
+    assert buffer.deliveries.ack_many([delivery[0] for delivery in deliveries[:2]]) == []
     await store.until(lambda: len(store.rows("select from queues_message")) == 2, "rows")
-    assert buffer.ack_many([delivery[0] for delivery in deliveries[2:]]) == []
+    assert buffer.deliveries.ack_many([delivery[0] for delivery in deliveries[2:]]) == []
     await until_settled(engine, store)
     assert lives(store) == [WHOLE] * 4
     assert len(store.archived(queue)) == 4
@@ -147,11 +147,11 @@ async def test_a_segment_that_stays_settled_in_part_is_unpacked_and_recorded_onc
 async def test_a_message_that_returns_leaves_its_segment_and_all_are_recorded(engine: Engine, store: Store) -> None:
     queue = store.queue("jobs", audited=True, max_attempts=2)
     buffer, deliveries = await taken(engine, *FOUR)
-    buffer.give_back(deliveries[1][0], delay=0.0)
-    assert buffer.ack(deliveries[0][0])
+    buffer.deliveries.give_back(deliveries[1][0], delay=0.0)
+    assert buffer.deliveries.ack(deliveries[0][0])
     assert await Consumer(buffer).bodies(1) == [b"2"]
-    buffer.bury(deliveries[2][0], "no")
-    buffer.hand_back(deliveries[3][0])
+    buffer.deliveries.bury(deliveries[2][0], "no")
+    buffer.deliveries.hand_back(deliveries[3][0])
     assert await Consumer(buffer).bodies(1) == [b"4"]
     await until_settled(engine, store)
     assert [row["state"] for row in store.messages(queue)] == [State.DEAD]
@@ -168,11 +168,11 @@ async def test_settlements_of_each_consumer_are_recorded_and_archived_as_its_own
     for worker, key in zip(workers, keys, strict=True):
         worker.key = key
         worker.grant(2)
-    await store.until(lambda: not buffer.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
+    await store.until(lambda: not buffer.prefetch.may_refill and not buffer.backlog.claiming, "an empty claim")
     await publish(engine, "jobs", *FOUR)
     jobs = [await worker.take(2) for worker in workers]
     assert segments(store) == 1
-    assert buffer.complete_many([job.tag for some in jobs for job in some]) == []
+    assert buffer.deliveries.complete_many([job.tag for some in jobs for job in some]) == []
     await until_settled(engine, store)
     had = {str(job.id): name for some, name in zip(jobs, ("one", "two"), strict=True) for job in some}
     assert {id: sender for event, id, sender, _ in rows(store, "jobs") if event == "settle"} == had
@@ -188,7 +188,7 @@ async def test_only_what_was_there_is_recorded_of_a_segment(engine: Engine, stor
     [gone] = await store.change("delete from queues_segment where first = (select min(first) from queues_segment)"
                                 " returning first")  # fmt: skip
     tags = [delivery[0] for delivery in (*first, *second)]
-    assert buffer.ack_many(tags) == []
+    assert buffer.deliveries.ack_many(tags) == []
     await until_settled(engine, store)
     assert [events[-1] for events in lives(store)] == ["deliver"] * 4 + ["settle"] * 4
     assert min(map(int, told(store))) == gone["first"]
@@ -202,7 +202,7 @@ async def test_messages_whose_segment_was_unpacked_elsewhere_are_settled_as_rows
     await store.change("select queues_unpack_segments(array(select min(first) from queues_segment where count = 4))")
     await store.change("select queues_unpack_segments(array(select min(first) from queues_segment where count = 1))")
     assert len(store.rows("select from queues_message")) == 5
-    assert buffer.ack_many([delivery[0] for delivery in (*first, *second, *third)]) == []
+    assert buffer.deliveries.ack_many([delivery[0] for delivery in (*first, *second, *third)]) == []
     await until_settled(engine, store)
     assert lives(store) == [WHOLE] * 9
     assert len(store.archived(queue)) == 9
@@ -212,11 +212,11 @@ async def test_messages_whose_segment_was_unpacked_elsewhere_are_settled_as_rows
 async def test_audit_that_is_switched_off_ends_the_record_of_open_segments(engine: Engine, store: Store) -> None:
     queue = store.queue("jobs", audited=True)
     buffer, deliveries = await taken(engine, *FOUR)
-    assert buffer.ack(deliveries[0][0])
+    assert buffer.deliveries.ack(deliveries[0][0])
     await until_settled(engine, store)
     await store.change("update queues_queue set audited = false where id = %s returning id", queue)
     await store.until(lambda: buffer.audited is None, "the news")
-    assert buffer.ack_many([delivery[0] for delivery in deliveries[1:]]) == []
+    assert buffer.deliveries.ack_many([delivery[0] for delivery in deliveries[1:]]) == []
     await until_settled(engine, store)
     assert [events[-1] for events in lives(store)] == ["settle", *["deliver"] * 3]
     assert len(store.archived(queue)) == 4
@@ -239,7 +239,7 @@ async def test_a_broken_chain_keeps_segments_open_until_it_is_mended(engine: Eng
     buffer, deliveries = await taken(engine, *FOUR)
     await store.until(lambda: "deliver" in happened(store, "jobs"), "the record of the deliveries")
     [head] = await store.change("delete from queues_audithead returning *")
-    assert buffer.ack_many([delivery[0] for delivery in deliveries[:3]]) == []
+    assert buffer.deliveries.ack_many([delivery[0] for delivery in deliveries[:3]]) == []
     round = engine.settling_of(buffer)
     refused = await publish(engine, "jobs", *FOUR)
     assert [type(error) for _, error in refused.failed] == [Unstorable] * 4
@@ -248,7 +248,7 @@ async def test_a_broken_chain_keeps_segments_open_until_it_is_mended(engine: Eng
     assert (segments(store), store.counts(queue)) == (1, (0, 4, 0, 0))
     await store.change("insert into queues_audithead values (%s, %s, %s, %s) returning 1 as one", *head.values())
     await store.until(lambda: not engine.settles(round), "the settlement")
-    assert buffer.ack(deliveries[3][0])
+    assert buffer.deliveries.ack(deliveries[3][0])
     await until_settled(engine, store)
     assert lives(store) == [WHOLE] * 4
     assert len(store.archived(queue)) == 4
@@ -271,12 +271,12 @@ async def test_rows_that_a_chain_does_not_take_undo_what_they_would_record(
             assert [str(error).endswith(why) for _, error in refused.failed] == [True, True]
             assert len(store.messages(queue)) == 4
         else:
-            assert buffer.ack_many([delivery[0] for delivery in deliveries]) == []
+            assert buffer.deliveries.ack_many([delivery[0] for delivery in deliveries]) == []
             await store.until(lambda: engine.settlements._audited[queue].waits, "it has been tried")
             assert (segments(store), store.counts(queue)) == (1, (0, 4, 0, 0))
         assert (await publish(engine, "plain", b"7")).failed == []
     if event == "publish":
-        assert buffer.ack_many([delivery[0] for delivery in deliveries]) == []
+        assert buffer.deliveries.ack_many([delivery[0] for delivery in deliveries]) == []
     await until_settled(engine, store)
     assert lives(store) == [WHOLE] * 4
     assert engine.counts.reconnects == 0
@@ -301,7 +301,7 @@ async def test_a_commit_of_segments_whose_answer_was_lost_is_recorded_once(
 
     monkeypatch.setattr(SettlementWriter, "_committed", lose)
     [(tags, _)] = buffer.deliver_many(now(), 3)
-    assert buffer.ack_many(tags) == []  # in one transaction with the record of their deliveries
+    assert buffer.deliveries.ack_many(tags) == []  # in one transaction with the record of their deliveries
     await lost.wait()
     await store.until(lambda: engine.available and engine.settlements.idle, "the engine's return")
     await store.until(lambda: engine.settlements.unsettled == 0, "the count of what is unsettled")
@@ -342,9 +342,9 @@ async def test_two_nodes_record_each_message_once_and_in_order(make_engine: Make
             delivery = await consumer.next(600.0)
             assert delivery is not None
             if delivery[1] == b"7" and not delivery[2]:
-                consumer.buffer.give_back(delivery[0], delay=0.0)
+                consumer.buffer.deliveries.give_back(delivery[0], delay=0.0)
             else:
-                assert consumer.buffer.ack(delivery[0])
+                assert consumer.buffer.deliveries.ack(delivery[0])
 
     async def produce(engine: Engine) -> None:
         for _ in range(40):
@@ -416,7 +416,7 @@ async def test_events_of_the_journal_come_before_those_of_a_settlement_however_m
         "insert into queues_auditjournal (chain, event, record_id, sender, recipient)"
         " select 'queue:jobs', 'copy', n::text, 'ann', 'jobs' from generate_series(1, 8) n returning 1"
     )
-    assert buffer.ack_many([delivery[0] for delivery in deliveries]) == []
+    assert buffer.deliveries.ack_many([delivery[0] for delivery in deliveries]) == []
     await until_settled(engine, store)
     assert happened(store, "jobs") == [*["publish"] * 4, *["deliver"] * 4, *["copy"] * 8, *["settle"] * 4]
     assert [row[1] for row in rows(store, "jobs") if row[0] == "copy"] == [str(n) for n in range(1, 9)]

@@ -80,7 +80,7 @@ async def taken(engine: Engine, *bodies: bytes) -> tuple[LocalQueue, list[int]]:
     consumer, tags = Consumer(buffer), list[int]()
     for body in bodies:
         coming = asyncio.ensure_future(consumer.next())
-        await until(lambda: not buffer.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
+        await until(lambda: not buffer.prefetch.may_refill and not buffer.backlog.claiming, "an empty claim")
         await Producer(engine).publish("jobs", body)
         delivery = await coming
         assert delivery is not None
@@ -119,7 +119,7 @@ async def test_of_messages_that_were_delivered_at_once_nothing_is_left_to_vacuum
     assert store.rows("select from queues_message") == []
     assert store.counts(queue) == (0, 3, 0, 0)
     assert {row["state"] for row in store.messages(queue)} == {1}
-    assert buffer.ack_many(tags, 5) == []
+    assert buffer.deliveries.ack_many(tags, 5) == []
     await until_settled(engine, store)
     assert store.messages(queue) == []
     assert store.counts(queue) == (0, 0, 0, 0)
@@ -140,12 +140,12 @@ async def test_a_message_that_its_consumer_keeps_for_longer_than_a_turn_is_settl
     queue = store.queue("jobs")
     engine = await make_engine(segment_messages=32, turn=TURN)
     buffer, tags = await taken(engine, b"1", b"2", b"3")
-    assert buffer.ack(tags[1])
+    assert buffer.deliveries.ack(tags[1])
     await store.until(lambda: len(store.rows("select from queues_message")) == 2, "rows for those that are open")
     await store.until(lambda: in_slots(store) == 0, "the truncation")
     assert store.counts(queue) == (0, 2, 0, 0)
     assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"1", b"3"]
-    assert buffer.ack_many([tags[0], tags[2]]) == []
+    assert buffer.deliveries.ack_many([tags[0], tags[2]]) == []
     await until_settled(engine, store)
     assert store.messages(queue) == []
     assert len(store.archived(queue)) == 3
@@ -172,11 +172,11 @@ async def test_an_open_segment_keeps_its_place_in_the_queue_when_its_turn_ends(
     engine = await make_engine(segment_messages=2, turn=EVER)
     buffer, _ = await taken(engine, b"0")
     first = asyncio.ensure_future(Consumer(buffer).next())
-    await until(lambda: not buffer.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
+    await until(lambda: not buffer.prefetch.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
     await Producer(engine).publish("jobs", b"1", b"2", b"3")
     delivery = await first
     assert delivery is not None
-    assert buffer.ack(delivery[0])
+    assert buffer.deliveries.ack(delivery[0])
     await until_settled(engine, store)
     places = [(row["id"], bytes(row["payload"])) for row in store.messages(queue)]
     assert [body for _, body in places] == [b"0", b"2", b"3"]
@@ -195,11 +195,11 @@ async def test_a_transaction_that_reads_for_long_holds_up_no_one_and_counts_stay
     with another_session(store) as reader:
         reader.execute("select from queues_openmessage, queues_queuetally limit 1")
         buffer, tags = await taken(engine, b"1", b"2")
-        assert buffer.ack_many(tags) == []
+        assert buffer.deliveries.ack_many(tags) == []
         await store.until(lambda: store.rows("select from queues_queuetally") == [], "the fold, without a truncation")
         assert in_slots(store) > 0
         buffer, tags = await taken(engine, b"3")
-        assert buffer.ack_many(tags) == []
+        assert buffer.deliveries.ack_many(tags) == []
         await until_settled(engine, store)
         assert store.counts(queue) == (0, 0, 0, 0)
         reader.rollback()
@@ -213,7 +213,7 @@ async def test_a_pinned_snapshot_keeps_no_table_from_its_truncation(make_engine:
         holder.execute("set transaction isolation level repeatable read")
         holder.execute("select count(*) from queues_queue")
         buffer, tags = await taken(engine, b"1", b"2")
-        assert buffer.ack_many(tags) == []
+        assert buffer.deliveries.ack_many(tags) == []
         await store.until(lambda: in_slots(store) == 0 and engine.settlements.idle, "the truncation")
 
 
@@ -229,7 +229,7 @@ async def test_turns_are_short_while_tables_are_large(
     await until(lambda: node.turn == TURN, "short turns")
     await store.until(lambda: in_slots(store) == 0, "the truncation")
     await until(lambda: node.turn == EVER, "turns of the usual length")
-    assert buffer.ack_many(tags) == []
+    assert buffer.deliveries.ack_many(tags) == []
     await until_settled(engine, store)
 
 
@@ -243,7 +243,7 @@ async def test_a_message_that_cannot_be_moved_keeps_no_other_from_it(make_engine
         await store.until(lambda: store.rows("select from queues_queuetally where slot > 0") == [], "the fold")
         assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"1", b"poison", b"3"]
         assert engine.health.isolated["segment whose turn is over"] == 1
-    assert buffer.ack_many(tags) == []
+    assert buffer.deliveries.ack_many(tags) == []
     await store.until(lambda: in_slots(store) == 0, "the truncation")
     assert len(store.archived(queue)) == 3
 
@@ -256,9 +256,9 @@ async def test_a_message_that_is_not_acknowledged_gets_a_row(
     engine = await make_engine(segment_messages=32, turn=EVER)
     buffer, tags = await taken(engine, b"1", b"2")
     if end == "returned":
-        buffer.give_back(tags[0], delay=3600.0, error="no")
+        buffer.deliveries.give_back(tags[0], delay=3600.0, error="no")
     elif end == "buried":
-        buffer.bury(tags[0], "no")
+        buffer.deliveries.bury(tags[0], "no")
     else:
         engine.settlements.purge([store.messages(queue)[0]["id"]], "an operator")
         buffer.unacked.release(tags[0])
@@ -266,7 +266,7 @@ async def test_a_message_that_is_not_acknowledged_gets_a_row(
     assert store.counts(queue) == {
         "returned": (0, 1, 1, 0), "buried": (0, 1, 0, 1), "purged": (0, 1, 0, 0)
     }[end]  # fmt: skip
-    assert buffer.ack(tags[1])
+    assert buffer.deliveries.ack(tags[1])
     await until_settled(engine, store)
     assert [row["outcome"] for row in store.archived(queue)] == [2, 0] if end == "purged" else [0]
 
@@ -277,10 +277,10 @@ async def test_the_result_of_a_job_is_archived(make_engine: MakeEngine, store: S
     buffer = await engine.queue("jobs")
     worker = Worker(buffer)
     worker.grant(1)
-    await until(lambda: not buffer.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
+    await until(lambda: not buffer.prefetch.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
     await Producer(engine).publish("jobs", b"1")
     [push] = await worker.take(1)
-    assert buffer.complete(push.tag, b"done")
+    assert buffer.deliveries.complete(push.tag, b"done")
     await until_settled(engine, store)
     [row] = store.archived(queue)
     assert (bytes(row["result"]), row["job"]) == (b"done", True)
@@ -294,7 +294,7 @@ async def test_messages_of_a_dead_node_come_again_in_order_and_no_others(
     queue = store.queue("jobs")
     engine = await make_engine(segment_messages=32, turn=EVER)
     buffer, tags = await taken(engine, b"1", b"2", b"3")
-    assert buffer.ack(tags[1])
+    assert buffer.deliveries.ack(tags[1])
     await until_settled(engine, store)
     [row] = store.rows(
         "insert into queues_node (name, host, pid, first_message_id) values ('gone', 'elsewhere', 0, 1) returning id"
@@ -312,7 +312,7 @@ async def test_without_segments_each_message_has_a_row(make_engine: MakeEngine, 
     buffer, tags = await taken(engine, b"1", b"2")
     assert len(store.rows("select from queues_message")) == 2
     assert in_slots(store) == 0
-    assert buffer.ack_many(tags) == []
+    assert buffer.deliveries.ack_many(tags) == []
     await until_settled(engine, store)
     assert store.counts(queue) == (0, 0, 0, 0)
 
@@ -328,7 +328,7 @@ async def test_topics_and_many_queues_in_one_commit_are_delivered_and_settled(
     consumers = {name: Consumer(await engine.queue(name)) for name in queues}
     coming = [asyncio.ensure_future(consumer.next()) for name, consumer in consumers.items() if name != "c"]
     served = [consumers[name].buffer for name in "ab"]
-    await until(lambda: not any(one.may_refill or one.backlog.claiming for one in served), "claims that find nothing")
+    await until(lambda: not any(one.prefetch.may_refill or one.backlog.claiming for one in served), "empty claims")
     producer = Producer(engine)
     await asyncio.gather(producer.publish("topic:t", b"1", b"2"), producer.publish("a", b"3"))
     got = [await one for one in coming]
@@ -337,7 +337,7 @@ async def test_topics_and_many_queues_in_one_commit_are_delivered_and_settled(
     assert [row["state"] for row in store.messages(queues["c"])] == [0, 0]
     for name, delivery in zip("ab", got, strict=True):
         assert delivery is not None
-        assert consumers[name].buffer.ack(delivery[0])
+        assert consumers[name].buffer.deliveries.ack(delivery[0])
     assert await consumers["a"].bodies(2) == [b"2", b"3"]
     assert await consumers["b"].bodies(1) == [b"2"]
     assert await consumers["c"].bodies(2) == [b"1", b"2"]
@@ -357,12 +357,12 @@ async def test_a_queue_that_keeps_whole_messages_loses_none_beside_one_that_does
     consumers = [Consumer(await engine.queue(name)) for name in queues]
     coming = [asyncio.ensure_future(consumer.next()) for consumer in consumers]
     served = [consumer.buffer for consumer in consumers]
-    await until(lambda: not any(one.may_refill or one.backlog.claiming for one in served), "claims that find nothing")
+    await until(lambda: not any(one.prefetch.may_refill or one.backlog.claiming for one in served), "empty claims")
     await Producer(engine).publish("topic:t", b"1", b"2", b"3")
     for consumer, first in zip(consumers, coming, strict=True):
         delivery = await first
         assert delivery is not None
-        assert consumer.buffer.ack(delivery[0])
+        assert consumer.buffer.deliveries.ack(delivery[0])
         assert await consumer.bodies(2) == [b"2", b"3"]
     await until_settled(engine, store)
     assert {name: store.counts(queue) for name, queue in queues.items()} == dict.fromkeys(queues, (0, 0, 0, 0))
@@ -399,7 +399,7 @@ async def test_a_message_that_is_given_a_row_meanwhile_is_settled_by_that(
     buffer, tags = await taken(engine, b"1", b"2")
     with another_session(store) as unpacking:
         unpacking.execute("select queues_unpack_segments(%s)", [ids(store, "queues_segment")[:1]])
-        assert buffer.ack_many(tags) == []
+        assert buffer.deliveries.ack_many(tags) == []
         await until(lambda: _waiting(unpacking), "the settlement that waits")
         unpacking.commit()
     await until_settled(engine, store)
@@ -416,7 +416,7 @@ async def test_a_lost_answer_to_a_settlement_settles_nothing_twice(make_engine: 
     [first, _] = ids(store, "queues_segment")
     with another_session(store) as locking:  # the settlement waits, and is committed without the engine
         locking.execute("select from queues_segment where first = %s for update", [first])
-        assert buffer.ack_many(tags) == []
+        assert buffer.deliveries.ack_many(tags) == []
         await until(lambda: _waiting(locking), "the settlement that waits")
         store.rows("select pg_terminate_backend(%s)", engine.connections["fetcher"].info.backend_pid)
         locking.commit()

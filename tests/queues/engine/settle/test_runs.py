@@ -29,8 +29,8 @@ async def burst(engine: Engine, store: Store, name: str = "jobs", count: int = C
     """Publish messages together to a queue that is asked for some: the tags with which they were taken together."""
     buffer = await engine.queue(name)
     buffer.deliver_many(time.monotonic(), count)
-    await until(lambda: not buffer.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
-    buffer.note_demand(time.monotonic())
+    await until(lambda: not buffer.prefetch.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
+    buffer.interest.came(time.monotonic())
     await Producer(engine).publish(name, *[b"%d" % n for n in range(count)])
     [(tags, bodies)] = buffer.deliver_many(time.monotonic(), count)
     assert bodies == [b"%d" % n for n in range(count)]
@@ -46,7 +46,7 @@ async def until_written(engine: Engine, store: Store) -> None:
 async def test_a_run_is_one_range_and_little_work(engine: Engine, store: Store) -> None:
     queue = store.queue("jobs")
     buffer, tags = await burst(engine, store)
-    assert buffer.ack_many(tags) == []
+    assert buffer.deliveries.ack_many(tags) == []
     assert (engine.settlements.unsettled, engine.settlements.unwritten) == (COUNT, run_work(range(COUNT)))
     await until_written(engine, store)
     assert store.counts(queue) == (0, 0, 0, 0)
@@ -59,9 +59,9 @@ async def test_a_run_is_one_range_and_little_work(engine: Engine, store: Store) 
 async def test_parts_of_a_run_and_single_messages_of_it(engine: Engine, store: Store, audited: bool) -> None:
     queue = store.queue("jobs", audited=audited)
     buffer, tags = await burst(engine, store)
-    assert buffer.ack(tags[12])  # what was delivered with it is no run any more
-    assert buffer.ack_many(tags[:9]) == []
-    assert buffer.ack_many(tags[9:]) == [tags[12]]
+    assert buffer.deliveries.ack(tags[12])  # what was delivered with it is no run any more
+    assert buffer.deliveries.ack_many(tags[:9]) == []
+    assert buffer.deliveries.ack_many(tags[9:]) == [tags[12]]
     await until_written(engine, store)
     assert store.counts(queue) == (0, 0, 0, 0)
     assert len(store.archived(queue)) == COUNT
@@ -74,7 +74,7 @@ async def test_a_run_that_cannot_be_written_is_halved(
     engine, faults = await make_engine(segment_messages=2), Faults(monkeypatch)
     buffer, tags = await burst(engine, store)
     faults.put("settle_segments", times=2)
-    assert buffer.ack_many(tags) == []
+    assert buffer.deliveries.ack_many(tags) == []
     await until_written(engine, store)
     assert faults.hits["settle_segments"] == 2
     assert store.counts(queue) == (0, 0, 0, 0)
@@ -85,7 +85,7 @@ async def test_a_run_whose_segment_was_unpacked_elsewhere_is_settled_by_its_rows
     queue = store.queue("jobs")
     buffer, tags = await burst(engine, store)
     store.rows("select queues_unpack_segments(array(select first from queues_segment))")
-    assert buffer.ack_many(tags) == []
+    assert buffer.deliveries.ack_many(tags) == []
     await until_written(engine, store)
     assert (store.counts(queue), store.messages(queue), len(store.archived(queue))) == ((0, 0, 0, 0), [], COUNT)
 
@@ -94,7 +94,7 @@ async def test_a_run_of_rows_is_settled_by_its_ids(make_engine: MakeEngine, stor
     queue = store.queue("jobs", retention="full")  # its messages have rows
     engine = await make_engine(segment_messages=2)
     buffer, tags = await burst(engine, store)
-    assert buffer.ack_many(tags) == []
+    assert buffer.deliveries.ack_many(tags) == []
     await until_written(engine, store)
     assert store.counts(queue) == (0, 0, 0, 0)
     assert sorted(int(bytes(row["payload"])) for row in store.archived(queue)) == list(range(COUNT))
@@ -105,7 +105,7 @@ async def push(engine: Engine, store: Store, name: str = "jobs") -> tuple[LocalQ
     buffer = await engine.queue(name)
     worker = Worker(buffer)
     worker.grant(COUNT)
-    await store.until(lambda: buffer.wanted(time.monotonic()), "a claim that finds nothing")
+    await store.until(lambda: buffer.prefetch.wanted(time.monotonic()), "a claim that finds nothing")
     await Producer(engine).publish(f"queue:{name}", *[b"%d" % n for n in range(COUNT)])
     tags = [job.tag for job in await worker.take(COUNT)]
     return buffer, range(tags[0], tags[-1] + 1)
@@ -114,7 +114,7 @@ async def push(engine: Engine, store: Store, name: str = "jobs") -> tuple[LocalQ
 async def test_jobs_that_are_finished_together_are_one_range(engine: Engine, store: Store) -> None:
     queue = store.queue("jobs")
     buffer, tags = await push(engine, store)
-    assert buffer.complete_many(tags, lambda tag: None) == []
+    assert buffer.deliveries.complete_many(tags, lambda tag: None) == []
     assert (engine.settlements.unsettled, engine.settlements.unwritten) == (COUNT, run_work(range(COUNT)))
     await until_written(engine, store)
     assert store.counts(queue) == (0, 0, 0, 0)
@@ -126,9 +126,9 @@ async def test_jobs_with_results_leave_the_others_a_range(engine: Engine, store:
     with_results, without = store.queue("one"), store.queue("other")
     first, tags = await push(engine, store, "one")
     other, others = await push(engine, store, "other")
-    assert first.complete(tags[3], b"r")
-    assert first.complete_many(tags) == [tags[3]]
-    assert other.complete_many(others) == []
+    assert first.deliveries.complete(tags[3], b"r")
+    assert first.deliveries.complete_many(tags) == [tags[3]]
+    assert other.deliveries.complete_many(others) == []
     await until_written(engine, store)
     assert [row["result"] and bytes(row["result"]) for row in store.archived(with_results)] == [
         b"r" if n == 3 else None for n in range(COUNT)
@@ -143,8 +143,8 @@ async def test_each_job_that_is_given_up_is_told_once(engine: Engine, store: Sto
     buffer, tags = await push(engine, store)
     refused: list[int] = []
     if not together:  # some of them are no run
-        assert buffer.complete(tags[5], None, refused.append)
-    assert buffer.complete_many(tags, refused.append) == ([] if together else [tags[5]])
+        assert buffer.deliveries.complete(tags[5], None, refused.append)
+    assert buffer.deliveries.complete_many(tags, refused.append) == ([] if together else [tags[5]])
     engine.settlements.forget_history()
     assert sorted(refused) == [*tags]
     assert (engine.settlements.unsettled, engine.settlements.unwritten) == (0, 0)
@@ -159,7 +159,7 @@ async def test_only_the_job_of_a_run_that_cannot_be_written_is_refused(
     store.rows("select queues_unpack_segments(array(select first from queues_segment))")
     refused: list[int] = []
     async with unwritable(store, "delete", b"7"):
-        assert buffer.complete_many(tags, refused.append) == []
+        assert buffer.deliveries.complete_many(tags, refused.append) == []
         await until_written(engine, store)
     assert refused == [tags[7]]
     assert (store.counts(queue), len(store.archived(queue))) == ((0, 0, 0, 1), COUNT - 1)

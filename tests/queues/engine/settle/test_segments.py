@@ -167,7 +167,7 @@ async def taken(engine: Engine, *bodies: bytes) -> tuple[LocalQueue, list[Delive
     buffer = await engine.queue("jobs")
     consumer = Consumer(buffer)
     first = asyncio.ensure_future(consumer.next())
-    await until(lambda: not buffer.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
+    await until(lambda: not buffer.prefetch.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
     await Producer(engine).publish("jobs", *bodies)
     came = [await first, *[await consumer.next() for _ in bodies[1:]]]
     found = [delivery for delivery in came if delivery is not None]
@@ -187,7 +187,7 @@ async def test_messages_published_together_are_one_row_and_the_archive_has_each(
     assert [bytes(row["payload"]) for row in store.messages(queue)] == list(FOUR)
     assert {row["state"] for row in store.messages(queue)} == {1}
     assert store.counts(queue) == (0, 4, 0, 0)
-    assert buffer.ack_many([delivery[0] for delivery in deliveries], 5) == []
+    assert buffer.deliveries.ack_many([delivery[0] for delivery in deliveries], 5) == []
     await until_settled(engine, store)
     assert segments(store) == len(store.messages(queue)) == 0
     assert store.counts(queue) == (0, 0, 0, 0)
@@ -210,7 +210,7 @@ async def test_the_archive_has_the_size_of_each_body_and_the_settlement_reads_no
         await store.change("update queues_segment set sizes = null returning 1")
     else:
         await store.change("update queues_segment set bodies = array_fill('\\x'::bytea, array[count]) returning 1")
-    assert buffer.ack_many([delivery[0] for delivery in deliveries]) == []
+    assert buffer.deliveries.ack_many([delivery[0] for delivery in deliveries]) == []
     await until_settled(engine, store)
     assert [row["size"] for row in store.archived(queue)] == list(map(len, bodies))
 
@@ -221,11 +221,11 @@ async def test_the_open_messages_of_a_segment_are_there_and_counted_when_others_
     queue = store.queue("jobs")
     buffer, deliveries = await taken(engine, *FOUR)
     for n in (1, 3):
-        assert buffer.ack(deliveries[n][0])
+        assert buffer.deliveries.ack(deliveries[n][0])
         await until_settled(engine, store)
     assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"1", b"3"]
     assert store.counts(queue) == (0, 2, 0, 0)
-    assert buffer.ack_many([deliveries[0][0], deliveries[2][0]]) == []
+    assert buffer.deliveries.ack_many([deliveries[0][0], deliveries[2][0]]) == []
     await until_settled(engine, store)
     assert len(store.archived(queue)) == 4
     assert store.counts(queue) == (0, 0, 0, 0)
@@ -238,7 +238,7 @@ async def test_jobs_published_together_are_archived_with_content_and_limits_as_j
     buffer, _ = await taken(engine, b"0")
     worker = Worker(buffer)
     worker.grant(3)
-    await until(lambda: not buffer.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
+    await until(lambda: not buffer.prefetch.may_refill and not buffer.backlog.claiming, "a claim that finds nothing")
     producer = Answered(engine)
     source = engine.publisher(Destination.parse("jobs"))
     for n in range(3):
@@ -248,9 +248,9 @@ async def test_jobs_published_together_are_archived_with_content_and_limits_as_j
     assert segments(store) == 1
     assert [(row["content"], row["max_attempts"]) for row in store.messages(queue)[1:]] == [(Content.JSON, 5)] * 3
     first, second, third = (push.tag for push in worker.pushed)
-    assert buffer.complete_many([first, second]) == []
+    assert buffer.deliveries.complete_many([first, second]) == []
     await until_settled(engine, store)
-    buffer.give_back(third, delay=3600.0, error="no")
+    buffer.deliveries.give_back(third, delay=3600.0, error="no")
     await until_settled(engine, store)
     left = [row for row in store.messages(queue) if row["state"] == 2]
     assert [(row["content"], row["max_attempts"], row["attempts"]) for row in left] == [(Content.JSON, 5, 1)]
@@ -263,12 +263,12 @@ async def test_what_is_settled_of_a_segment_is_in_the_archive_soon_though_the_re
 ) -> None:
     queue = store.queue("jobs")
     buffer, deliveries = await taken(await make_engine(segment_messages=2), *FOUR)
-    assert buffer.ack(deliveries[1][0])
+    assert buffer.deliveries.ack(deliveries[1][0])
     await store.until(lambda: len(store.archived(queue)) == 1, "the settled message in the archive")
     assert [bytes(row["payload"]) for row in store.messages(queue)] == [b"1", b"3", b"4"]
     assert segments(store) == 0
     assert store.counts(queue) == (0, 3, 0, 0)
-    assert buffer.ack_many([delivery[0] for n, delivery in enumerate(deliveries) if n != 1]) == []
+    assert buffer.deliveries.ack_many([delivery[0] for n, delivery in enumerate(deliveries) if n != 1]) == []
     await store.until(lambda: len(store.archived(queue)) == 4, "the others")
     assert store.counts(queue) == (0, 0, 0, 0)
 
@@ -281,11 +281,11 @@ async def test_a_segment_that_cannot_be_unpacked_keeps_no_other_from_it(
     buffer, first = await taken(engine, *FOUR)
     _, second = await taken(engine, b"5", b"6", b"7")
     async with unwritable(store, "insert", b"3"):
-        assert buffer.ack_many([first[0][0], second[0][0]]) == []
+        assert buffer.deliveries.ack_many([first[0][0], second[0][0]]) == []
         await store.until(lambda: len(store.archived(queue)) == 1, "what is settled of the other")
         assert segments(store) == 1
         assert engine.health.isolated["segment"] >= 1
-    assert buffer.ack_many([delivery[0] for delivery in (*first[1:], *second[1:])]) == []
+    assert buffer.deliveries.ack_many([delivery[0] for delivery in (*first[1:], *second[1:])]) == []
     await store.until(lambda: len(store.archived(queue)) == 7, "all")
     assert (store.counts(queue), store.messages(queue), segments(store)) == ((0, 0, 0, 0), [], 0)
 
@@ -295,13 +295,13 @@ async def test_a_message_that_comes_back_has_a_row_and_its_neighbours_are_settle
 ) -> None:
     queue = store.queue("jobs")
     buffer, deliveries = await taken(engine, *FOUR)
-    assert buffer.ack(deliveries[0][0])
+    assert buffer.deliveries.ack(deliveries[0][0])
     await until_settled(engine, store)
-    buffer.give_back(deliveries[1][0], delay=3600.0, error="no")
+    buffer.deliveries.give_back(deliveries[1][0], delay=3600.0, error="no")
     await until_settled(engine, store)
     assert segments(store) == 0
     assert [(row["state"], row["attempts"]) for row in store.messages(queue)] == [(1, 0), (1, 0), (2, 1)]
-    assert buffer.ack_many([deliveries[2][0], deliveries[3][0]]) == []
+    assert buffer.deliveries.ack_many([deliveries[2][0], deliveries[3][0]]) == []
     await until_settled(engine, store)
     assert len(store.archived(queue)) == 3
     assert store.counts(queue) == (0, 0, 1, 0)
@@ -312,12 +312,12 @@ async def test_a_message_may_leave_its_segment_as_any_other(engine: Engine, stor
     queue = store.queue("jobs")
     buffer, deliveries = await taken(engine, *FOUR)
     if end == "buried":
-        buffer.bury(deliveries[1][0], "no")
+        buffer.deliveries.bury(deliveries[1][0], "no")
     else:
         engine.settlements.purge([row["id"] for row in store.messages(queue)[1:2]], "an operator")
         buffer.unacked.release(deliveries[1][0])
     await until_settled(engine, store)
-    assert buffer.ack_many([delivery[0] for n, delivery in enumerate(deliveries) if n != 1]) == []
+    assert buffer.deliveries.ack_many([delivery[0] for n, delivery in enumerate(deliveries) if n != 1]) == []
     await until_settled(engine, store)
     assert store.counts(queue) == ((0, 0, 0, 1) if end == "buried" else (0, 0, 0, 0))
     assert sorted(row["outcome"] for row in store.archived(queue)) == [0, 0, 0] + [2] * (end == "purged")
@@ -328,13 +328,13 @@ async def test_a_segment_that_was_unpacked_elsewhere_meanwhile_is_settled_by_its
 ) -> None:
     queue = store.queue("jobs")
     buffer, deliveries = await taken(engine, *FOUR)
-    assert buffer.ack(deliveries[0][0])
+    assert buffer.deliveries.ack(deliveries[0][0])
     await until_settled(engine, store)
     store.rows("select queues_unpack_segments(array(select first from queues_segment))")
     assert len(store.rows("select from queues_message")) == 3
-    assert buffer.ack_many([delivery[0] for delivery in deliveries[1:3]]) == []
+    assert buffer.deliveries.ack_many([delivery[0] for delivery in deliveries[1:3]]) == []
     await until_settled(engine, store)
-    assert buffer.ack(deliveries[3][0])
+    assert buffer.deliveries.ack(deliveries[3][0])
     await until_settled(engine, store)
     assert store.counts(queue) == (0, 0, 0, 0)
     assert len(store.archived(queue)) == 4
@@ -346,7 +346,7 @@ async def test_the_open_messages_of_a_dead_node_come_again_in_order_and_no_other
 ) -> None:
     queue = store.queue("jobs")
     buffer, deliveries = await taken(engine, *FOUR)
-    assert buffer.ack(deliveries[1][0])
+    assert buffer.deliveries.ack(deliveries[1][0])
     await until_settled(engine, store)
     [row] = store.rows(
         "insert into queues_node (name, host, pid, first_message_id) values ('gone', 'elsewhere', 0, 1) returning id"
@@ -375,11 +375,11 @@ async def test_a_late_acknowledgement_settles_a_message_whose_segment_no_node_ha
     queue = store.queue("jobs")
     buffer, deliveries = await taken(engine, *FOUR)
     node = engine.node
-    buffer.ack_many([deliveries[0][0]])
+    buffer.deliveries.ack_many([deliveries[0][0]])
     await until_settled(engine, store)
     store.rows("select pg_terminate_backend(%s)", engine.connections["fetcher"].info.backend_pid)
     await store.until(lambda: engine.node != node and engine.available, "the new node")
-    assert buffer.ack_many([delivery[0] for delivery in deliveries[1:3]]) == []
+    assert buffer.deliveries.ack_many([delivery[0] for delivery in deliveries[1:3]]) == []
     await until_settled(engine, store)
     assert await Consumer(buffer).bodies(1) == [b"4"]
     await until_settled(engine, store)
@@ -407,7 +407,7 @@ async def test_a_queue_that_keeps_more_of_its_messages_has_no_segments(
 async def test_a_queue_is_deleted_by_force_with_what_is_open_of_its_segments(engine: Engine, store: Store) -> None:
     queue = store.queue("jobs")
     buffer, deliveries = await taken(engine, *FOUR)
-    assert buffer.ack(deliveries[0][0])
+    assert buffer.deliveries.ack(deliveries[0][0])
     await until_settled(engine, store)
     assert await in_django(delete_queue, "jobs", force=True) == 3
     assert (segments(store), store.messages(queue)) == (0, [])
@@ -417,7 +417,7 @@ async def test_a_queue_is_deleted_by_force_with_what_is_open_of_its_segments(eng
 async def test_messages_of_a_segment_are_copied_and_stay(engine: Engine, store: Store) -> None:
     queue, target = store.queue("jobs"), store.queue("copies")
     buffer, deliveries = await taken(engine, *FOUR)
-    assert buffer.ack(deliveries[0][0])
+    assert buffer.deliveries.ack(deliveries[0][0])
     await until_settled(engine, store)
     first, *ids = [row["id"] for row in store.messages(queue)]
     arguments = {"source": queue, "target": target, "ids": [first - 1, *ids], "by": "", "named": False}
@@ -432,7 +432,7 @@ async def test_messages_of_a_segment_are_copied_and_stay(engine: Engine, store: 
 async def test_an_idle_subscription_goes_with_what_is_open_of_its_segments(engine: Engine, store: Store) -> None:
     queue = store.queue("jobs")
     buffer, deliveries = await taken(engine, *FOUR)
-    assert buffer.ack(deliveries[0][0])
+    assert buffer.deliveries.ack(deliveries[0][0])
     await until_settled(engine, store)
     await store.change(
         "insert into queues_subscription (topic, qos, queue_id, used_at)"
@@ -460,7 +460,7 @@ async def test_bodies_that_are_large_together_are_segments_of_their_own(
 async def test_messages_with_details_have_rows(engine: Engine, store: Store) -> None:
     store.queue("jobs")
     buffer = await engine.queue("jobs")
-    buffer.note_demand(now())
+    buffer.interest.came(now())
     await Producer(engine).publish_detailed("jobs", *[DetailedMessage(body, headers={"n": 1}) for body in FOUR])
     assert await Consumer(buffer).bodies(4) == list(FOUR)
     assert segments(store) == 0
@@ -473,7 +473,7 @@ async def test_a_queue_that_is_audited_meanwhile_records_the_messages_of_its_seg
     buffer, deliveries = await taken(engine, *FOUR)
     await store.change("update queues_queue set audited = true where id = %s returning 1", queue)
     await store.until(lambda: engine.policies.by_id[queue].audited, "the change")
-    assert buffer.ack_many([delivery[0] for delivery in deliveries]) == []
+    assert buffer.deliveries.ack_many([delivery[0] for delivery in deliveries]) == []
     await until_settled(engine, store)
     assert store.counts(queue) == (0, 0, 0, 0)
     assert len(store.archived(queue)) == 4
@@ -487,10 +487,10 @@ async def test_settlements_of_many_segments_and_rows_are_one_transaction(engine:
     _, second = await taken(engine, b"5")
     _, third = await taken(engine, *FOUR)
     tags = [delivery[0] for delivery in (*third, *second, *first[1:])]
-    assert buffer.ack_many(tags) == []
+    assert buffer.deliveries.ack_many(tags) == []
     await until_settled(engine, store)
     assert store.counts(queue) == (0, 1, 0, 0)
     assert len(store.archived(queue)) == 5
-    assert buffer.ack(first[0][0])
+    assert buffer.deliveries.ack(first[0][0])
     await until_settled(engine, store)
     assert len(store.archived(queue)) == 9

@@ -26,7 +26,7 @@ async def settling_held(engine: Engine, store: Store) -> AsyncIterator[None]:
     with store.connection.transaction():
         store.rows("select from queues_message where id = %s for update", push.id)
         round = engine.settling
-        assert buffer.complete(push.tag, None)
+        assert buffer.deliveries.complete(push.tag, None)
         engine.hurry_settling()
         await store.until(lambda: engine.settling > round, "the settlement writer writes")
         yield
@@ -54,13 +54,13 @@ async def test_a_settlement_during_another_ones_round_is_answered_though_nothing
     async with settling_held(engine, store):
         tag = worker.pushed[0].tag
         if what == "fails":
-            buffer.give_back(tag, error="no")
+            buffer.deliveries.give_back(tag, error="no")
         elif what == "is done":
-            assert buffer.complete(tag, None)
+            assert buffer.deliveries.complete(tag, None)
         elif what == "is a dead letter":
-            buffer.bury(tag, "no")
+            buffer.deliveries.bury(tag, "no")
         else:
-            buffer.hand_back(tag)
+            buffer.deliveries.hand_back(tag)
         round = engine.settling
         assert engine.settles(round)
     await store.until(lambda: not engine.settles(round), "it may be answered")
@@ -77,7 +77,7 @@ async def test_a_failure_that_the_loss_of_the_database_cut_off_is_answered_thoug
     buffer, worker = await given(engine, b"1")
     node = engine.node
     async with settling_held(engine, store):
-        buffer.give_back(worker.pushed[0].tag, error="no")
+        buffer.deliveries.give_back(worker.pushed[0].tag, error="no")
         round = engine.settling
         store.rows("select pg_terminate_backend(%s)", engine.connections["settlements"].info.backend_pid)
         await store.until(lambda: not engine.available, "the loss is noticed")
@@ -153,7 +153,7 @@ async def test_a_barrier_does_not_wait_for_the_record_of_another_audited_queue(
     head = "select from queues_audithead where chain_id = (select id from queues_auditchain where name = %s) for update"
     with store.connection.transaction():
         store.rows(head, "queue:second")
-        assert all(buffer.ack(tag) for buffer, tag in taken)
+        assert all(buffer.deliveries.ack(tag) for buffer, tag in taken)
         barrier = Barrier(engine)
         assert engine.behind
         async with asyncio.timeout(PATIENCE):
@@ -176,7 +176,7 @@ async def test_a_message_that_was_acknowledged_late_is_not_delivered_again_while
     await Producer(engine).publish("topic:t", b"1")
     delivery = await Consumer(buffer).next()
     assert delivery is not None
-    buffer.give_back(delivery[0], delay=0.0, keep_tag=True)
+    buffer.deliveries.give_back(delivery[0], delay=0.0, keep_tag=True)
     faults.put("lock_late", "53100", times=1000)  # the server refuses it for now
     assert await engine.subscriptions.ack_late(subscription, [delivery[0]], None) == set()
     await faults.until_hit("lock_late")
@@ -203,7 +203,7 @@ async def test_acknowledgements_of_several_queues_and_keys_are_one_statement_and
     async with settling_held(engine, store):
         before = faults.runs["settle"]
         for n, (buffer, tag) in enumerate(taken):
-            assert buffer.ack(tag, 1 + n % 2)
+            assert buffer.deliveries.ack(tag, 1 + n % 2)
     await store.until(lambda: engine.settlements.idle, "the settlement")
     assert faults.runs["settle"] == before + 1
     assert [store.counts(queue) for queue in queues.values()] == [(0, 0, 0, 0)] * 3
