@@ -231,7 +231,7 @@ class Settlements:
 
     def spread(self) -> None:
         """Have all runs and deliveries in the columns. These are new lists: parts of it may share those."""
-        self.ids = self._all_ids
+        self.ids = self.all_ids
         runs, self.runs = self.runs, []
         made, self.deliveries = self.deliveries, []
         known = bool(made or self.consumers)
@@ -240,8 +240,16 @@ class Settlements:
             had = chain(((ids, self.consumer) for ids, _ in runs), made)
             self.consumers = [*self.consumers, *chain.from_iterable([key] * len(ids) for ids, key in had)]
 
+    def as_columns(self) -> Settlements:
+        """The same without runs; itself if it has none."""
+        if not self.runs:
+            return self
+        spread = replace(self)
+        spread.spread()
+        return spread
+
     @property
-    def _all_ids(self) -> list[int]:
+    def all_ids(self) -> list[int]:
         """The ids of all messages, in a new list."""
         return [*self.ids, *chain.from_iterable(ids for ids, _ in chain(self.runs, self.deliveries))]
 
@@ -299,7 +307,7 @@ class Settlements:
     def told(self) -> Iterator[Callable[[], None]]:
         """To be called when none of the settlements arrives in the store."""
         for completion in self.completions:
-            yield partial(completion.refuse_some, self._all_ids)
+            yield partial(completion.refuse_some, self.all_ids)
         yield from (refuse for refuse in self.refusals if refuse is not None)
 
     def return_parameters(self, node: int, audited: bool) -> dict[str, object]:

@@ -17,8 +17,8 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, takewhile
-from operator import gt
+from itertools import islice, pairwise, takewhile
+from operator import attrgetter, gt
 from typing import Any
 
 from queues.database.sql_files import array
@@ -111,7 +111,7 @@ class OpenSegments:
         ranges, others = Ranges(), list[Settlements]()
         for one in settled:
             places = [self._place(ids, ranges) for ids, _ in one.runs]
-            if None in places:
+            if None in places or not _are_disjoint([ids for ids, _ in one.runs]):
                 others.append(one)
                 continue
             for first, (ids, delivered) in zip(places, one.runs, strict=True):
@@ -258,6 +258,11 @@ class OpenSegments:
         self._open.clear()
         self._partly.clear()
         self._singles.clear()
+
+
+def _are_disjoint(runs: list[range]) -> bool:
+    """Whether no message is in two of these runs: it may be acknowledged again after another delivery."""
+    return all(one.stop <= other.start for one, other in pairwise(sorted(runs, key=attrgetter("start"))))
 
 
 def as_range(one: Settlements) -> bool:

@@ -12,15 +12,10 @@ are written in one transaction with their record.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import groupby
-from operator import attrgetter
 
-from queues.database.sql_files import array
 from queues.engine.clock import ServerClock, now, wait_for
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, told
@@ -37,19 +32,14 @@ from queues.engine.settle.batches import (
     Returns,
     SettlementKind,
     Settlements,
-    each_once,
     halve,
-    settle_parameters,
-    time_array,
 )
 from queues.engine.settle.lane import Lane
-from queues.engine.settle.segments import OpenSegments, Ranges, as_range, as_single
+from queues.engine.settle.part_writer import PartEffects, PartWriter
 
 #: Seconds that a batch of acknowledgements may grow: larger batches cost less a message. As long, messages that were
 #: acknowledged late and that another transaction has locked are left alone.
 GROWTH = 0.01
-#: The archive's outcome of a purged message.
-PURGED = 2
 #: The trouble of /readyz while the settlement writer cannot write.
 SETTLING = Trouble("Acknowledgements are not written", "acknowledgements")
 
@@ -64,23 +54,6 @@ FAILED = {
 }
 
 
-@dataclass(slots=True)
-class PartEffects:
-    """The effects of a part, published once it is committed. `last`: no kind comes after its acknowledgements."""
-
-    last: bool = False
-
-    #: Late acknowledgements of messages that another transaction has locked.
-    busy: Part = field(default_factory=list)
-    #: Queues and the lowest id that became ready there; queues that dead letters came to.
-    ready: list[tuple[int, int]] = field(default_factory=list)
-    dead: list[int] = field(default_factory=list)
-    #: Queues that may hold more than they should now.
-    overfull: list[int] = field(default_factory=list)
-    #: Segments that were not there any more, and slots of others that are settled.
-    segments: list[tuple[set[int], Ranges]] = field(default_factory=list)
-
-
 class SettlementWriter:
     """The settlements of this node. `more_in_store(queue id, lowest id)` is called for messages that became ready,
     `due_in(seconds)` for delayed ones, `more_dead(queue id)` for dead letters, `on_progress()` after each round."""
@@ -93,8 +66,9 @@ class SettlementWriter:
         self.counts = counts
         self.health = health
         self.max_length = max_length
-        self.node = node
-        self.clock = clock
+        self._parts = PartWriter(node, clock)
+        #: Segments whose messages this node has; the publish writer adds to them.
+        self.segments = self._parts.segments
         #: Acknowledgements taken and not yet committed.
         self.unsettled = 0
         #: The work that they are, as so many acknowledgements of single messages.
@@ -103,8 +77,6 @@ class SettlementWriter:
         self._due_in = due_in
         self._more_dead = more_dead
         self._on_progress = on_progress
-        #: Segments whose messages this node has; the publish writer adds to them.
-        self.segments = OpenSegments()
         self._wake = asyncio.Event()
         self._urgent = asyncio.Event()
         self._backoff = StoreBackoff()
@@ -305,27 +277,13 @@ class SettlementWriter:
         )
 
     def _halve(self, part: Part, error: Exception) -> list[Part]:
-        self._spread(part)
-        return halve(part, error)
-
-    def _spread(self, part: Part) -> None:
-        """Let nothing of a part be a run."""
-        for one in part:
-            work = one.work
-            one.spread()
-            if one.kind is SettlementKind.ACKNOWLEDGE:
-                self.unwritten += one.work - work
+        before, parts = _work(part), halve(part, error)
+        if parts:  # runs are taken apart: that is more work
+            self.unwritten += sum(map(_work, parts)) - before
+        return parts
 
     async def _write_part(self, connection: Connection, lane: Lane, part: Part) -> None:
-        effects = PartEffects(last=bool(part) and part[-1].kind <= SettlementKind.ACKNOWLEDGE)
-        self._spread([one for one in part if one.runs and not as_range(one)])
-        if self.segments:
-            await self._unpack(connection, part)
-        async with lane.transaction(connection, part):
-            for kind, some in groupby(part, attrgetter("kind")):
-                await self._write_kind(kind)(connection, lane, list(some), effects)
-        for gone, ranges in effects.segments:
-            self._note_settled(gone, ranges)
+        effects = await self._parts.write(connection, lane, part)
         try:
             self._committed(lane, part, effects)
         except Exception as error:  # it is durable, and must not be repeated
@@ -338,12 +296,25 @@ class SettlementWriter:
             lane.put_off(effects.busy)
             await asyncio.sleep(GROWTH)
 
+    async def _unpack_lingering(self, connection: Connection) -> Exception | None:
+        """Unpack segments that stay settled in part, so that the archive has what is settled of them; returns the error
+        by which the server refuses that for now."""
+        if not (firsts := self.segments.lingering(now())):
+            return None
+
+        def stay(some: list[int], error: Exception) -> None:
+            self.health.isolate("segment", error, first=some[0])
+            self.segments.stay(some[0])
+
+        write = partial(self._parts.unpack, connection)
+        return await carry_out(deque([firsts]), write, halves, stay, connection)
+
     def _committed(self, lane: Lane, part: Part, effects: PartEffects) -> None:
         lane.committed()
         done = {kind: sum(one.count for one in part if one.kind is kind) for kind in FAILED}
         busy = sum(len(one.ids) for one in effects.busy)
         settled = done[SettlementKind.ACKNOWLEDGE] - busy
-        self.give_up(settled, sum(one.work for one in part if one.kind is SettlementKind.ACKNOWLEDGE) - busy)
+        self.give_up(settled, _work(part) - busy)
         self.counts.acknowledged += settled
         self.counts.returned += done[SettlementKind.RETURN]
         self.counts.buried += done[SettlementKind.BURY]
@@ -372,171 +343,6 @@ class SettlementWriter:
             attempts = int(one.kind is SettlementKind.ACKNOWLEDGE) if counted is None else counted
             self.set_aside(id, attempts, f"{why}: {told(error)}")
 
-    def _write_kind(self, kind: SettlementKind) -> Callable[[Connection, Lane, Part, PartEffects], Awaitable[None]]:
-        writes = {
-            SettlementKind.DELIVER: self._record, SettlementKind.ACKNOWLEDGE: self._settle,
-            SettlementKind.BURY: self._bury, SettlementKind.PURGE: self._purge,
-        }  # fmt: skip
-        return writes.get(kind, self._return)
 
-    async def _record(self, _: Connection, lane: Lane, delivered: Part, effects: PartEffects) -> None:
-        for one in delivered:
-            if lane.recording:
-                lane.record(one)
-
-    async def _settle(self, connection: Connection, lane: Lane, settled: Part, effects: PartEffects) -> None:
-        if self.segments:
-            once = await self._settle_segments(connection, lane, settled, effects)
-        else:
-            self._spread(settled)
-            once = each_once(settled)
-        late = [one for one in once if one.late]
-        if late:
-            mine, busy = await self._lock_late(connection, late)
-            once = [one.only(mine) if one.late else one for one in once]
-            effects.busy.extend(some for one in late if (some := one.only(busy)).ids)
-        if once := [one for one in once if one.ids]:
-            parameters = settle_parameters(once, self.clock.offset, lane.recording)
-            cursor = await connection.run("settle", parameters, binary=True)
-            if effects.last:
-                await lane.lock_chain(connection)
-            if lane.recording:
-                [(ids, published)] = await cursor.fetchall()
-                first_ids: dict[int, int] = dict(zip(ids or (), published or (), strict=True))
-                for one in once:
-                    lane.record(one, first_ids)
-
-    async def _unpack(self, connection: Connection, part: Part) -> None:
-        """Give messages rows of their own whose settlements are no ranges of a segment. In a transaction of its own: if
-        the part is written again, they have them."""
-        firsts: set[int] = set()
-        for one in part:
-            other = one.kind is not SettlementKind.ACKNOWLEDGE
-            if one.kind is not SettlementKind.DELIVER and (other or not as_range(one)):
-                firsts |= self.segments.having(one.ids, singles=other or not as_single(one))
-        if firsts:
-            await self._unpack_segments(connection, sorted(firsts))
-
-    async def _unpack_segments(self, connection: Connection, firsts: list[int]) -> None:
-        await connection.run("unpack_segments", {"firsts": array(firsts), "waiting": True})
-        self.segments.forget(firsts)
-
-    async def _unpack_lingering(self, connection: Connection) -> Exception | None:
-        """Unpack segments that stay settled in part, so that the archive has what is settled of them; returns the error
-        by which the server refuses that for now."""
-        if not (firsts := self.segments.lingering(now())):
-            return None
-
-        def stay(some: list[int], error: Exception) -> None:
-            self.health.isolate("segment", error, first=some[0])
-            self.segments.stay(some[0])
-
-        write = partial(self._unpack_segments, connection)
-        return await carry_out(deque([firsts]), write, halves, stay, connection)
-
-    async def _settle_segments(self, connection: Connection, lane: Lane, given: Part, effects: PartEffects) -> Part:
-        """Settle the messages that are in segments; returns the settlements of the others, unless the lane has no
-        transactions: then these are written here, and all in one."""
-        segments = self.segments
-        ranges, others = segments.cut_runs(given)
-        self._spread(others)
-        settled = [one for one in each_once(given) if one.ids]
-        singles, others = segments.take_singles(settled)
-        ranges, rows = segments.cut(others, ranges)
-        if not (singles or ranges.firsts):
-            return rows
-        several = not lane.in_order and bool(singles) + bool(ranges.firsts) + bool(rows) > 1
-        async with connection.transaction() if several else contextlib.nullcontext():
-            last = effects.last and not rows
-            moved, missing = await self._settle_slots(connection, lane, singles, ranges, last)
-            rows += [one.only(moved) for one in singles] if moved else []
-            if missing:
-                rows = each_once([*rows, *segments.only(given, missing)])
-            rows = [one for one in rows if one.ids]
-            gone = missing.union(*(one.ids for one in singles))
-            if lane.in_order:
-                effects.segments.append((gone, ranges))
-                return rows
-            if not several:  # it is durable: should the rest fail, this is not to be written again
-                self._note_settled(gone, ranges)
-            if rows:
-                await connection.run("settle", settle_parameters(rows, self.clock.offset), binary=True)
-        if several:
-            self._note_settled(gone, ranges)
-        return []
-
-    async def _settle_slots(
-        self, connection: Connection, lane: Lane, singles: Part, ranges: Ranges, last: bool
-    ) -> tuple[set[int], set[int]]:
-        """Settle segments of one message, and slots of others; returns those messages, and those segments, that were
-        not there. `last`: if all are, nothing more is to be done."""
-        offset, slot = self.clock.offset, self.node.slot
-        moved, missing = set[int]().union(*(one.ids for one in singles)), set(ranges.slots)
-        of_one = of_many = None
-        if singles:
-            parameters = settle_parameters(singles, offset) | {"slot": slot}
-            of_one = await connection.run("settle_single", parameters, binary=True)
-        if missing:
-            parameters = self.segments.parameters(ranges, offset) | {"slot": slot}
-            of_many = await connection.run("settle_segments", parameters, binary=True)
-        if last:
-            await lane.lock_chain(connection)
-        if of_one is not None:
-            moved.difference_update(id for (id,) in await of_one.fetchall())
-        if of_many is not None:
-            missing.difference_update(first for (first,) in await of_many.fetchall())
-        if lane.recording:
-            for one in singles:
-                lane.record(one.part([n for n, id in enumerate(one.ids) if id not in moved]) if moved else one)
-            lane.record_slots(ranges, missing)
-        return moved, missing
-
-    def _note_settled(self, gone: set[int], ranges: Ranges) -> None:
-        """It is durable that these segments are finished, or gone, and that slots of others are settled."""
-        self.segments.forget(gone)
-        self.segments.settled(ranges, now())
-
-    async def _lock_late(self, connection: Connection, late: Part) -> tuple[set[int], set[int]]:
-        """Lock messages that were acknowledged late, which other nodes may lease, claim or return at the same time,
-        without waiting for a lock with rows locked. Returns the ids that the open transaction may settle, and those
-        that another transaction has locked."""
-        await connection.run("unpack_late", {"ids": array(id for one in late for id in one.ids)})
-        parameters = {
-            "ids": array(id for one in late for id in one.ids),
-            "delivered": time_array([time for one in late for time in one.delivered], self.clock.offset),
-        }
-        rows = await connection.rows("lock_late", parameters)
-        return {id for id, locked in rows if locked}, {id for id, locked in rows if not locked}
-
-    async def _return(self, connection: Connection, lane: Lane, returned: Part, effects: PartEffects) -> None:
-        for one in returned:
-            parameters = one.return_parameters(self.node.id, lane.recording)
-            for queue, low, dead, ids, first_ids, drops in await connection.rows("return", parameters):
-                if low is not None:
-                    effects.ready.append((queue, low))
-                    if drops:  # while consumers had them, there may have been none that could be dropped
-                        effects.overfull.append(queue)
-                if dead:
-                    effects.dead.append(queue)
-                if lane.recording:
-                    lane.record(one, dict(zip(ids, first_ids, strict=True)))
-
-    async def _bury(self, connection: Connection, lane: Lane, buried: Part, effects: PartEffects) -> None:
-        for one in buried:
-            moved = 0
-            if one.target is not None:
-                parameters = one.return_parameters(self.node.id, lane.recording)
-                if rows := await connection.rows("bury_elsewhere", parameters):
-                    [(low, moved, name, ids, first_ids, drops)] = rows
-                    effects.ready.append((one.target, low))
-                    if drops:
-                        effects.overfull.append(one.target)
-                    if lane.recording:
-                        lane.record(one, dict(zip(ids, first_ids, strict=True)), name)
-            if moved < len(one.ids):  # messages that the target refuses stay with their queue
-                await self._return(connection, lane, [one], effects)
-
-    async def _purge(self, connection: Connection, _: Lane, purged: Part, effects: PartEffects) -> None:
-        for one in purged:
-            parameters = {"ids": array(one.ids), "node": self.node.id, "outcome": PURGED, "by": one.by}
-            await connection.run("remove", parameters)
+def _work(part: Part) -> int:
+    return sum(one.work for one in part if one.kind is SettlementKind.ACKNOWLEDGE)

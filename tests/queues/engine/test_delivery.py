@@ -291,14 +291,14 @@ async def test_a_purge_removes_messages_that_are_being_handed_back(
     await producer.publish("orders", b"1", b"2", b"3")
     worker.grant(2)
     first, _ = await worker.take(2)
-    handing, go_on, hand_back = asyncio.Event(), asyncio.Event(), engine.settlements._return
+    handing, go_on, hand_back = asyncio.Event(), asyncio.Event(), engine.settlements._parts._return
 
     async def slowly(*arguments: Any) -> None:
         handing.set()
         await go_on.wait()
         await hand_back(*arguments)
 
-    monkeypatch.setattr(engine.settlements, "_return", slowly)
+    monkeypatch.setattr(engine.settlements._parts, "_return", slowly)
     buffer.deliveries.hand_back(first.tag)
     buffer.prefetch.return_all()
     await handing.wait()

@@ -236,14 +236,14 @@ async def test_a_worker_that_pauses_gets_the_next_message_also_while_memory_goes
     worker, producer = Worker(await engine.queue("q")), Producer(engine)
     await producer.publish("queue:q", *(b"%d" % n for n in range(1000)))
     handing, go_on = asyncio.Event(), asyncio.Event()
-    hand_back = engine.settlements._return
+    hand_back = engine.settlements._parts._return
 
     async def slowly(*arguments: Any) -> None:
         handing.set()
         await go_on.wait()
         await hand_back(*arguments)
 
-    monkeypatch.setattr(engine.settlements, "_return", slowly)
+    monkeypatch.setattr(engine.settlements._parts, "_return", slowly)
     worker.grant(1)
     assert await worker.bodies(1) == [b"0"]
     async with asyncio.timeout(PATIENCE):

@@ -224,13 +224,13 @@ async def test_a_late_acknowledgement_does_not_wait_until_nothing_is_returned_an
 ) -> None:
     engine = await make_engine()
     subscription = await engine.subscriptions.create(b"t", 1, None)
-    settlements, written = engine.settlements, engine.settlements._return
+    settlements, written = engine.settlements, engine.settlements._parts._return
 
     async def return_and_hear_of_more(*arguments: Any) -> None:
         settlements.give_back(Failure(1, 1))
         await written(*arguments)
 
-    monkeypatch.setattr(settlements, "_return", return_and_hear_of_more)
+    monkeypatch.setattr(settlements._parts, "_return", return_and_hear_of_more)
     settlements.give_back(Failure(1, 1))
     for _ in range(3):
         async with asyncio.timeout(PATIENCE):

@@ -17,6 +17,7 @@ from django.db import connections, transaction
 from queues import api
 from queues.audit.verify import Verification, verify
 from queues.engine.api import Destination, DetailedMessage, Engine, LocalQueue, StoreUnavailable, Unstorable
+from queues.engine.settle.part_writer import PartWriter
 from queues.engine.settle.writer import SettlementWriter
 from queues.models import State
 from queues.operations import messages as message_operations
@@ -633,15 +634,15 @@ async def test_a_transaction_that_failed_is_done_again_with_its_deliveries(
     store.queue("orders", audited=True)
     buffer = await engine.queue("orders")
     await publish(engine, "orders", b"1")
-    settle, failed = SettlementWriter._settle, asyncio.Event()
+    settle, failed = PartWriter._settle, asyncio.Event()
 
-    async def fail(self: SettlementWriter, *arguments: Any) -> None:
+    async def fail(self: PartWriter, *arguments: Any) -> None:
         if not failed.is_set():
             failed.set()
             raise psycopg.OperationalError("the connection was lost in the middle")
         await settle(self, *arguments)
 
-    monkeypatch.setattr(SettlementWriter, "_settle", fail)
+    monkeypatch.setattr(PartWriter, "_settle", fail)
     assert await Consumer(buffer).bodies(1) == [b"1"]
     await failed.wait()
     await until_happened(store, "publish", "deliver", "settle")
