@@ -31,6 +31,7 @@ class AsyncConnection(PeerConnection):
     async def connect(self) -> None:
         """Connect and register. Raises OSError, Rejected, ConnectionLost, ReplyTimeout, ProtocolViolation."""
         await self._open()
+        self.life.connected(self.core.unconfirmed)
         self._runner = asyncio.create_task(self._run())
 
     async def push(self) -> None:
@@ -72,6 +73,7 @@ class AsyncConnection(PeerConnection):
             runner.cancel()
             await asyncio.wait([runner])
         await self._drop(None)
+        self.life.closed()
         self.tell()
 
     async def _open(self) -> None:
@@ -106,17 +108,17 @@ class AsyncConnection(PeerConnection):
         sender = asyncio.create_task(self._send_replies())
         try:
             while True:
-                await self._pump()
+                lost = await self._pump()
                 if self.core.error is None:
-                    await self._reconnect()
+                    await self._reconnect(ConnectionLost(str(lost)))
                 if self.core.error is not None:
                     return
         finally:
             sender.cancel()
             self.tell()
 
-    async def _pump(self) -> None:
-        """Read until the connection is lost."""
+    async def _pump(self) -> ConnectionClosed:
+        """Read until the connection is lost; how."""
         socket = self._socket
         assert socket is not None
         self._unsent.set()
@@ -129,6 +131,7 @@ class AsyncConnection(PeerConnection):
         except ConnectionClosed as closed:
             await self._drop(closed)
             self.tell()
+            return closed
 
     def _has_room(self) -> bool:
         # An answer may be behind messages that the host does not take.
@@ -149,15 +152,17 @@ class AsyncConnection(PeerConnection):
             while outgoing and self._socket is not None:
                 await self._socket.send(outgoing.popleft(), text=True)
 
-    async def _reconnect(self) -> None:
-        for delay in self.backoff.delays():
-            await asyncio.sleep(delay)
+    async def _reconnect(self, error: Exception) -> None:
+        while True:
+            await asyncio.sleep(self.life.delay_after(error))
             try:
                 await self._open()
-            except (OSError, ClientError):
+            except (OSError, ClientError) as failure:
+                error = failure
                 if self.core.error is not None:
                     return
             else:
+                self.life.connected(self.core.unconfirmed)
                 self.tell()
                 return
 

@@ -5,8 +5,9 @@
         async for message in peer.messages():
             print(message.sender, message.body)  # acknowledged when the next one is asked for
 
-A lost connection is made again under the same name. Messages that were sent and not confirmed are then sent again;
-those that were delivered and not acknowledged come again, but the host gets no message twice that it has consumed.
+A lost connection is made again under the same name; `wire.client.reconnecting` says what a program is told about it.
+Messages that were sent and not confirmed are then sent again, since the broker takes an id once; those that were
+delivered and not acknowledged come again, but the host gets no message twice that it has consumed.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from peers.client_core import Answer, ClientCore, Message
 from peers.codec.envelope import BROADCAST
 from peers.dedupe import DEFAULT_SIZE
 from peers.errors import NoAnswer
-from queues.backoff import Backoff
+from wire.client.reconnecting import OnEvent, Reconnect, Reconnecting
 
 __all__ = ["AsyncPeerClient", "Message"]  # async only
 # sync: __all__ = ["AsyncPeerClient", "Message", "PeerClient"]
@@ -52,19 +53,23 @@ class AsyncPeerClient:
         dedupe_size: int = DEFAULT_SIZE,
         prefetch: int = 10_000,
         tls: ssl.SSLContext | None = None,
-        backoff: Backoff | None = None,
+        reconnect: Reconnect = True,
+        on_event: OnEvent | None = None,
     ) -> None:
         """Make a client that is not connected yet: call `connect`, or use it as a context manager.
 
         `secret` is the one that all peers share, 32 bytes or more. With None envelopes are sent unsigned, and **all
         that arrive are taken unverified**. `timeout` in seconds is for connecting and for each answer; `dedupe_size`
         is the number of consumed ids that are remembered; `prefetch` is the number of frames that may wait here to be
-        taken; `tls` checks the certificate behind a wss:// URL. Raises WeakSecret, and ValueError for a bad URL.
+        taken; `tls` checks the certificate behind a wss:// URL. `reconnect`: a `queues.backoff.Backoff` for other waits
+        than 0.1 to 5 seconds with jitter; with False a lost connection is final, and every method raises
+        ConnectionLost. `on_event` is called with each `wire.client.reconnecting.Event`. Raises WeakSecret, and
+        ValueError for a bad URL.
         """
         self._core = ClientCore(token, name, secret, dedupe_size)
         self._timeout = timeout
         self._connection = AsyncConnection(
-            self._core, url, timeout=timeout, prefetch=prefetch, tls=tls, backoff=backoff or Backoff()
+            self._core, url, timeout=timeout, prefetch=prefetch, tls=tls, life=Reconnecting(reconnect, on_event)
         )
 
     @property

@@ -16,8 +16,8 @@ from websockets.uri import parse_uri
 
 from peers.client_core import ClientCore
 from peers.codec.envelope import MAX_FRAME
-from queues.backoff import Backoff
 from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, again
+from wire.client.reconnecting import Reconnecting
 
 #: Seconds a closing client waits for the broker to close too.
 LINGER: Final = 5.0
@@ -51,7 +51,7 @@ class PeerConnection:
     timeout: float
     prefetch: int
     tls: ssl.SSLContext | None
-    backoff: Backoff
+    life: Reconnecting
 
     def __post_init__(self) -> None:
         """Nothing happens yet: call `connect`. Raises ValueError for a bad URL."""
@@ -64,7 +64,16 @@ class PeerConnection:
     def _disconnected(self, closed: ConnectionClosed | None) -> Exception | None:
         """The connection has ended, with the broker's close frame if there was one; the rejection, if it was that."""
         frame = None if closed is None else closed.rcvd
-        return self.core.disconnected(*((None, "") if frame is None else (frame.code, frame.reason)))
+        established = self.core.established
+        rejection = self.core.disconnected(*((None, "") if frame is None else (frame.code, frame.reason)))
+        if established and closed is not None:
+            error = self.core.error or ConnectionLost(str(closed))
+            self.life.disconnected(error)
+            if not self.life.goes_on(error):
+                self.core.error = error
+        if self.core.error is not None:
+            self.life.closed()
+        return rejection
 
 
 @dataclass(eq=False)
@@ -76,10 +85,6 @@ class Connection(PeerConnection):
     _socket: ClientConnection | None = None
     _wanted: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._delays = self.backoff.delays()
-
     def connect(self) -> None:
         """Connect and register. Raises OSError, Rejected, ConnectionLost, ReplyTimeout, ProtocolViolation."""
         self._socket = self._open()
@@ -89,7 +94,7 @@ class Connection(PeerConnection):
             self._drop(None)
             raise
         self._wanted = True
-        self._delays = self.backoff.delays()
+        self.life.connected(self.core.unconfirmed)
 
     def push(self) -> None:
         """Send the core's outgoing frames, if there is a connection or one can be made now."""
@@ -118,6 +123,7 @@ class Connection(PeerConnection):
         """Disconnect for good."""
         self._wanted = False
         self._drop(None)
+        self.life.closed()
 
     def _open(self) -> ClientConnection:
         try:
@@ -159,13 +165,13 @@ class Connection(PeerConnection):
         time.sleep(delay)
         try:
             self.connect()
-        except (OSError, ClientError):
-            self._postpone()
+        except (OSError, ClientError) as error:
+            self._postpone(error)
         return True
 
-    def _postpone(self) -> None:
-        self._next_attempt = time.monotonic() + next(self._delays)
+    def _postpone(self, error: Exception) -> None:
         self.check()
+        self._next_attempt = time.monotonic() + self.life.delay_after(error)
 
     def _send(self) -> None:
         outgoing = self.core.outgoing
@@ -174,7 +180,7 @@ class Connection(PeerConnection):
                 self._socket.send(outgoing.popleft(), text=True)
         except ConnectionClosed as closed:
             self._drop(closed)
-            self._postpone()
+            self._postpone(ConnectionLost(str(closed)))
 
     def _receive(self, deadline: float | None) -> bool:
         if self._socket is None:
@@ -185,7 +191,7 @@ class Connection(PeerConnection):
             return False
         except ConnectionClosed as closed:
             self._drop(closed)
-            self._postpone()
+            self._postpone(ConnectionLost(str(closed)))
         return True
 
     def _drop(self, closed: ConnectionClosed | None) -> Exception | None:

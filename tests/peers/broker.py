@@ -230,7 +230,7 @@ def clients(kind: str, broker: FakeBroker) -> Iterator[Any]:
     """Give a function that makes a client of one of KINDS for a broker, to be used in a `with`."""
 
     def options(given: dict[str, Any]) -> dict[str, Any]:
-        return {"secret": SECRET, "timeout": PATIENCE, "backoff": QUICK} | given
+        return {"secret": SECRET, "timeout": PATIENCE, "reconnect": QUICK} | given
 
     if kind == "blocking":
         yield lambda name="alice", token="t", **given: PeerClient(broker.url, token, name, **options(given))

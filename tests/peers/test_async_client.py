@@ -19,7 +19,7 @@ from wire.client.errors import ConnectionLost
 
 
 def peer(broker: FakeBroker, name: str = "alice", **given: Any) -> AsyncPeerClient:
-    return AsyncPeerClient(broker.url, "t", name, **{"secret": SECRET, "backoff": QUICK} | given)
+    return AsyncPeerClient(broker.url, "t", name, **{"secret": SECRET, "reconnect": QUICK} | given)
 
 
 def fill(broker: FakeBroker, count: int) -> list[str]:

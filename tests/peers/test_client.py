@@ -31,6 +31,7 @@ from peers.errors import (
 from tests.peers.broker import FakeBroker, Lost
 from tests.peers.vectors import SECRET
 from wire.client.errors import ConnectionLost, ProtocolViolation, ReplyTimeout
+from wire.client.reconnecting import Event
 
 Client = Any
 
@@ -658,3 +659,29 @@ def test_a_broker_that_speaks_something_else_for_a_while_is_tried_again(client: 
         broker.welcome = lambda connection: next(answers, None)
         broker.cut("alice")
         assert alice.peers() == ["alice"]
+
+
+def test_a_host_is_told_of_each_connection(client: Client, broker: FakeBroker) -> None:
+    events = list[Event]()
+    with client("alice", on_event=events.append) as alice:
+        alice.send("bob", 1, confirm=True)
+        broker.before = lambda connection, frame: False  # nothing is taken
+        alice.send("bob", 2)
+        broker.cut("alice")
+        broker.wait(lambda: "alice" not in broker.connected)
+        broker.before = lambda connection, frame: True
+        alice.flush()
+    names = [event.name for event in events]
+    assert names == ["connected", "disconnected", "reconnecting", "connected", "resent", "closed"]
+    assert [event.count for event in events if event.name == "resent"] == [1]
+    assert [event.again for event in events if event.name == "connected"] == [False, True]
+
+
+def test_without_reconnecting_a_lost_connection_is_final(client: Client, broker: FakeBroker) -> None:
+    events = list[Event]()
+    with contextlib.suppress(ConnectionLost), client("alice", reconnect=False, on_event=events.append) as alice:
+        broker.cut("alice")
+        for _ in range(2):
+            with pytest.raises(ConnectionLost):
+                alice.receive()
+    assert [event.name for event in events] == ["connected", "disconnected", "closed"]

@@ -7,18 +7,20 @@
         message = await client.poll(subscription, timeout=1)
         await client.ack(message)                           # else it comes again after 100 ms
 
-A subscription id outlives the connection: keep it, and poll it after a restart to get the messages since then.
+A subscription id outlives the connection: keep it, and poll it after a restart to get the messages since then. A lost
+connection is made again; `wire.client.reconnecting` says what a program is told about it.
 """
 
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterable
-from typing import Final, Self
+from typing import Self
 
 # sync: from wire.blipmq.client_async import AsyncClient
 from wire.blipmq.client_core import PREFETCH, STALE, ClientCore, Message, NackError, Window
-from wire.client.drivers import AsyncClientDriver
-from wire.client.protocol import over_tls
+from wire.client.errors import ConnectionLost, ReplyTimeout
+from wire.client.links import AsyncLink
+from wire.client.reconnecting import OnEvent, Reconnect
 from wire.client.shared_calls import SharedCall  # async only
 
 __all__ = [
@@ -28,19 +30,25 @@ __all__ = [
     "NackError",
 ]
 
-#: Bytes of a batch of publishes that are sent together.
-SEND_AT: Final = 64 * 1024
-
-
 class AsyncClient:
-    """A connection to a BlipMQ v1 broker. Use it in `async with`, or call `close`.
+    """A client of a BlipMQ v1 broker. Use it in `async with`, or call `close`.
 
-    Every method may raise ConnectionLost, ReplyTimeout or ProtocolViolation; the connection is closed then: make a
-    new client and publish again what no `flush` has confirmed.
+    A lost connection is made again, after 0.1 to 5 seconds with jitter: the next call waits for it, and polls go on.
+    `subscribe` raises ConnectionLost if it was under way, since it may have made a subscription, and `flush` if
+    publishes were. Messages that were delivered and not acknowledged come again.
 
-    `timeout`: seconds to connect, and of silence while an answer is due. `tls`: speak TLS, with a context such as
-    `ssl.create_default_context()` makes; `server_hostname` is the name that the broker's certificate must have if it
-    is not `host`.
+    `timeout`: seconds to connect, and of silence while an answer is due; the connection counts as lost then.
+    `reconnect`: a `queues.backoff.Backoff` for other waits; with False a lost connection is final, and every method
+    raises ConnectionLost, ReplyTimeout or ProtocolViolation. `on_event` is called with each
+    `wire.client.reconnecting.Event`.
+
+    `resend`: **publish once more what was not confirmed when the connection was lost.** Consumers may then get a
+    message twice, since the broker may have stored it before. Without it `flush` raises ConnectionLost, and the program
+    decides what to publish again. With it 65,536 publishes or 16 MiB may be unconfirmed; `publish` waits while there
+    are more. Messages with QoS 0 are never sent again.
+
+    `tls`: speak TLS, with a context such as `ssl.create_default_context()` makes; `server_hostname` is the name that
+    the broker's certificate must have if it is not `host`.
     """
 
     def __init__(
@@ -50,10 +58,13 @@ class AsyncClient:
         key: str,
         *,
         timeout: float = 30.0,
+        reconnect: Reconnect = True,
+        resend: bool = False,
+        on_event: OnEvent | None = None,
         tls: ssl.SSLContext | None = None,
         server_hostname: str | None = None,
     ) -> None:
-        # sync: """Connect and authenticate. The client is for one thread at a time.
+        # sync: """Connect and authenticate. The client is for one thread at a time, and connects again in a call.
         # sync:
         # sync: Raises OSError when the broker cannot be reached, TlsFailed when it is not trusted or does not trust
         # sync: us, NackError 401 for a wrong key, 426 for a broker of another version.
@@ -62,22 +73,23 @@ class AsyncClient:
 
         Several tasks may share it. One round trip answers all that `flush` at once; other calls are carried out one
         after the other: a task that polls with a timeout keeps the others waiting, so give it a connection of its own.
-        A cancelled poll leaves its message to be redelivered.
+        A cancelled poll leaves its message to be redelivered. It connects again in the background.
         """  # async only
-        self._address = host, port  # async only
-        self._key = key  # async only
-        self._core = ClientCore(timeout)
-        self._driver = AsyncClientDriver(over_tls(self._core, tls, host, server_hostname), timeout)
-        self._flushes = SharedCall(lambda: self._driver.run(self._core.flush()))  # async only
-        # sync: self._driver.connect(host, port, self._core.handshake(key))
+        self._core = ClientCore(key, timeout, resend)
+        self._link = AsyncLink(
+            self._core, host, port,
+            timeout=timeout, tls=tls, server_hostname=server_hostname, reconnect=reconnect, on_event=on_event,
+        )  # fmt: skip
+        self._flushes = SharedCall(self._flush)  # async only
+        # sync: self._link.connect()
 
     async def connect(self) -> None:  # async only
-        """Connect and authenticate; call `close` in the end.
+        """Connect and authenticate, once; call `close` in the end.
 
         Raises OSError when the broker cannot be reached, TlsFailed when it is not trusted or does not trust us,
         NackError 401 for a wrong key, 426 for a broker of another version.
         """
-        await self._driver.connect(*self._address, self._core.handshake(self._key))
+        await self._link.connect()
 
     async def publish(self, topic: str | bytes, body: bytes, qos: int = 1) -> int:
         """Send a message at once. Call `flush` to know that it is durable.
@@ -85,9 +97,9 @@ class AsyncClient:
         Returns the correlation id by which a NackError raised by `flush` names this message. Raises ValueError for a
         topic over 65535 bytes, FrameTooLarge for more than 16 MiB in all.
         """
-        correlation_id = self._core.publish(topic, body, qos)
-        await self._driver.send()
-        return correlation_id
+        if self._core.congested:
+            await self._link.run(self._core.relieve, repeat=True)
+        return await self._link.send(lambda: self._core.publish(topic, body, qos))
 
     async def publish_many(self, topic: str | bytes, bodies: Iterable[bytes], qos: int = 1) -> list[int]:
         """Send messages together, which costs less than one by one. Call `flush` to know that they are durable.
@@ -95,23 +107,31 @@ class AsyncClient:
         Returns their correlation ids. Raises as `publish` does; the messages before the one that raises are sent.
         """
         ids: list[int] = []
-        try:
-            for body in bodies:
-                ids.append(self._core.publish(topic, body, qos))
-                if len(self._core.outgoing) >= SEND_AT:
-                    await self._driver.send()
-        finally:
-            await self._driver.send()
+        remaining = iter(bodies)
+        while batch := await self._link.send(lambda: self._core.publish_some(topic, remaining, qos)):
+            ids += batch
+            if self._core.congested:
+                await self._link.run(self._core.relieve, repeat=True)
         return ids
 
     async def flush(self) -> None:
         """Return once everything published before with QoS 1 is durable.
 
         Raises NackError if the broker refused any of it, or an `ack`: its `correlation_id` and those of its `others`
-        name the refused frames; all else is durable.
+        name the refused frames; all else is durable. Raises ConnectionLost if the connection was lost since the last
+        flush, unless with `resend`: what was published since then may or may not be stored.
         """
-        # sync: self._driver.run(self._core.flush())
+        # sync: self._flush()
         await self._flushes.join()  # async only
+
+    async def _flush(self) -> None:
+        while True:
+            self._core.check()
+            try:
+                return await self._link.run(self._core.flush)
+            except (ConnectionLost, ReplyTimeout):
+                if self._link.closed:
+                    raise
 
     async def subscribe(self, topic: str | bytes, qos: int = 1) -> int:
         """Make a subscription and return its id; it gets later messages of the topic.
@@ -119,7 +139,7 @@ class AsyncClient:
         Keep the id to `poll` with, also after reconnecting: every call makes a subscription of its own, and one that
         is never polled again goes on collecting messages. Raises NackError, 401 without the right.
         """
-        return await self._driver.run(self._core.subscribe(topic, qos))
+        return await self._link.run(lambda: self._core.subscribe(topic, qos))
 
     async def poll(self, subscription: int, timeout: float | None = 0) -> Message | None:
         """Return the next message, or None when there has been none for `timeout` seconds (None: wait on).
@@ -127,12 +147,12 @@ class AsyncClient:
         `ack` it when it is processed, within the queue's ack time (100 ms by default), or it comes again. An unknown
         subscription is the same as an empty one.
         """
-        messages = await self._driver.run(self._core.poll(subscription, 1, timeout))
+        messages = await self.poll_many(subscription, 1, timeout)
         return messages[0] if messages else None
 
     async def poll_many(self, subscription: int, limit: int, timeout: float | None = 0) -> list[Message]:
         """Return up to `limit` messages in one round trip, as `poll` does one; `ack` them all in time."""
-        return await self._driver.run(self._core.poll(subscription, limit, timeout))
+        return await self._link.run_for(timeout, lambda left: self._core.poll(subscription, limit, left)) or []
 
     async def messages(
         self, subscription: int, timeout: float | None = None, *, prefetch: int = PREFETCH
@@ -151,7 +171,7 @@ class AsyncClient:
                 count, came, longest = len(batch), time.monotonic(), 0.0
                 batch.reverse()
                 before = came
-                while batch and (before - came < STALE or not batch[-1].qos):
+                while batch and self._core.is_current(batch[-1]) and (before - came < STALE or not batch[-1].qos):
                     yield batch.pop()
                     now = time.monotonic()
                     longest, before = max(longest, now - before), now
@@ -162,19 +182,18 @@ class AsyncClient:
     async def ack(self, *messages: Message) -> None:
         """Tell the broker at once that these are processed; do not process them again should they come back.
 
-        A message of QoS 0 needs none, and is left out. If it was settled already the next `flush` raises NackError
-        404, with its tag as correlation id.
+        A message of QoS 0 needs none, and is left out; so is one of a lost connection, which comes again. If it was
+        settled already the next `flush` raises NackError 404, with its tag as correlation id.
         """
-        self._core.ack(messages)
-        await self._driver.send()
+        await self._link.send(lambda: self._core.ack(messages))
 
     async def close(self) -> None:
         """Flush what was published, as `flush` does, and disconnect."""
         try:
-            if self._core.unflushed:
+            if self._core.needs_flush:
                 await self.flush()
         finally:
-            await self._driver.close()
+            await self._link.close()
 
     async def __aenter__(self) -> Self:
         await self.connect()  # async only
@@ -184,4 +203,4 @@ class AsyncClient:
         if error is None:
             await self.close()
         else:
-            self._driver.abort()
+            self._link.abort()

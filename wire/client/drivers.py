@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import selectors
 import socket
+from collections.abc import Callable
 from typing import Final, cast
 
 from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, TlsFailed
@@ -15,6 +16,21 @@ from wire.client.protocol import READ_SIZE, ClientProtocol, Steps, T, TlsCore
 
 #: Seconds a closing client waits for the broker to close too.
 LINGER: Final = 5.0
+
+
+#: Options of a socket whose other side may be cut off: after 15 s of silence, and then every 5 s, it is asked.
+KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+
+
+def watch(connection: socket.socket | None) -> None:
+    """Send small packets at once, and let the system end the connection when the other side does not answer it."""
+    if connection is None:  # of a transport that is no socket
+        return
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEP_ALIVE:
+        if hasattr(socket, name):  # not on every system
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _ended(core: ClientProtocol, why: str) -> ConnectionLost:
@@ -35,13 +51,13 @@ class ClientDriver:
         self._lost: ConnectionLost | None = None
         self._arrived = False
 
-    def connect(self, host: str, port: int, handshake: Steps[None] | None = None) -> None:
-        """Connect, agree on TLS if the core is a TlsCore, and carry the protocol's own handshake out.
+    def connect(self, host: str, port: int, handshake: Steps[T] | None = None) -> T | None:
+        """Connect, agree on TLS if the core is a TlsCore, carry the protocol's own handshake out; return its result.
 
         Raises OSError (TimeoutError and TlsFailed are such), and what the handshake raises. Nothing is open then.
         """
         self._socket = socket.create_connection((host, port), self._timeout)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        watch(self._socket)
         self._socket.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
@@ -50,11 +66,12 @@ class ClientDriver:
             if isinstance(self._core, TlsCore):
                 self.run(self._core.handshake(self._timeout))
                 self.send()
-            if handshake is not None:
-                self.run(handshake)
+            result = None if handshake is None else self.run(handshake)
+            self.send()
         except BaseException:
             self.abort()
             raise
+        return result
 
     def run(self, steps: Steps[T]) -> T:
         """Carry an operation out; ConnectionLost, ReplyTimeout and ProtocolViolation close the connection."""
@@ -177,7 +194,7 @@ class ClientDriver:
 
 
 class AsyncClientDriver(asyncio.Protocol):
-    """A connection on the running event loop. Operations of several tasks are carried out one by one."""
+    """A connection on the running event loop, for one operation at a time; `send` may be called beside it."""
 
     def __init__(self, core: ClientProtocol, timeout: float) -> None:
         """`timeout` in seconds is for connecting and for each send."""
@@ -188,10 +205,11 @@ class AsyncClientDriver(asyncio.Protocol):
         self._arrived = asyncio.Event()
         self._writable = asyncio.Event()
         self._closed = asyncio.Event()
-        self._turn = asyncio.Lock()
+        #: Called once when the connection ends otherwise than by `close` or `abort`, before any operation hears of it.
+        self.on_lost: Callable[[ClientError], object] | None = None
 
-    async def connect(self, host: str, port: int, handshake: Steps[None] | None = None) -> None:
-        """Connect, agree on TLS if the core is a TlsCore, and carry the protocol's own handshake out.
+    async def connect(self, host: str, port: int, handshake: Steps[T] | None = None) -> T | None:
+        """Connect, agree on TLS if the core is a TlsCore, carry the protocol's own handshake out; return its result.
 
         Raises OSError (TimeoutError and TlsFailed are such), and what the handshake raises. Nothing is open then.
         """
@@ -201,40 +219,46 @@ class AsyncClientDriver(asyncio.Protocol):
             if isinstance(self._core, TlsCore):
                 await self.run(self._core.handshake(self._timeout))
                 await self.send()
-            if handshake is not None:
-                await self.run(handshake)
+            result = None if handshake is None else await self.run(handshake)
+            await self.send()
         except BaseException:
             self.abort()
             raise
+        return result
 
     async def run(self, steps: Steps[T]) -> T:
         """Carry an operation out; ConnectionLost, ReplyTimeout and ProtocolViolation close the connection."""
-        async with self._turn:
-            try:
-                wait = next(steps)
-                while True:
-                    await self._send()
-                    wait = steps.send(await self._receive(wait))
-            except StopIteration as finished:
-                result: T = finished.value
-                return result
-            except (ConnectionLost, ReplyTimeout, ProtocolViolation):
-                self.abort()
-                raise
+        try:
+            wait = next(steps)
+            while True:
+                await self._send()
+                wait = steps.send(await self._receive(wait))
+        except StopIteration as finished:
+            result: T = finished.value
+            return result
+        except (ConnectionLost, ReplyTimeout, ProtocolViolation) as error:
+            self.lose(error)
+            raise
 
     async def send(self) -> None:
         """Send everything in the core's `outgoing`; raises as `run` does."""
         try:
             await self._send()
-        except (ConnectionLost, ReplyTimeout, ProtocolViolation):
-            self.abort()
+        except (ConnectionLost, ReplyTimeout, ProtocolViolation) as error:
+            self.lose(error)
             raise
+
+    def write(self) -> None:
+        """Send everything in the core's `outgoing`, unless the connection has ended, however much is under way."""
+        if self._error is None:
+            self._write()
 
     async def close(self) -> None:
         """Send end of stream and wait for the broker's, so that nothing sent is lost to a reset.
 
         Raises TlsFailed if the broker has refused the connection only now, and so everything that was sent.
         """
+        self.on_lost = None
         if self._error is None:
             self._end_of_stream()
             await self._happens(self._closed, LINGER)
@@ -245,9 +269,26 @@ class AsyncClientDriver(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once."""
+        self.on_lost = None
         self._error = ConnectionLost("the connection is closed")
         if self._transport is not None:
             self._transport.abort()
+
+    def lose(self, error: ClientError) -> None:
+        """End the connection because of an error."""
+        self._ended(error)
+        self.abort()
+
+    @property
+    def writable(self) -> bool:
+        """Whether the broker takes more."""
+        return self._writable.is_set()
+
+    def _ended(self, error: ClientError) -> None:
+        on_lost, self.on_lost = self.on_lost, None
+        self._error = error
+        if on_lost is not None:
+            on_lost(error)
 
     def _end_of_stream(self) -> None:
         assert self._transport is not None
@@ -289,6 +330,7 @@ class AsyncClientDriver(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        watch(transport.get_extra_info("socket"))
         self._error = None
         self._writable.set()
 
@@ -297,17 +339,17 @@ class AsyncClientDriver(asyncio.Protocol):
         try:
             self._core.receive_data(data)
         except TlsFailed as error:
-            self._error = error
             self._write()  # tell the broker why
             self._transport.close()
+            self._ended(error)
         except (ConnectionLost, ProtocolViolation) as error:
-            self._error = error
             self._transport.abort()
+            self._ended(error)
         self._arrived.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._error is None:
-            self._error = _ended(self._core, str(exc) if exc else "the broker closed the connection")
+            self._ended(_ended(self._core, str(exc) if exc else "the broker closed the connection"))
         for event in (self._arrived, self._writable, self._closed):
             event.set()
 

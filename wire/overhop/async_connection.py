@@ -1,7 +1,7 @@
 """A connection to an Overhop broker on the running event loop, shared by any number of tasks.
 
-One task listens as long as the connection lasts; an answer wakes only the task that waits for it, so that no task
-keeps another waiting. `AsyncClient` and the workers use it.
+An answer wakes only the task that waits for it, so that no task keeps another waiting. `AsyncClient` and the workers
+use it.
 """
 
 import asyncio
@@ -10,10 +10,9 @@ import ssl
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from wire.client.drivers import AsyncClientDriver
 from wire.client.errors import ClientError, ConnectionLost, ProtocolViolation, ReplyTimeout, again
-from wire.client.protocol import over_tls
-from wire.overhop import requests
+from wire.client.links import AsyncLink
+from wire.client.reconnecting import OnEvent, Reconnect
 from wire.overhop.client_core import ClientCore, Reply
 from wire.overhop.errors import OverhopError
 from wire.overhop.requests import Quest, Request
@@ -33,30 +32,27 @@ class AsyncConnection:
         max_envelope: int,
         tls: ssl.SSLContext | None,
         server_hostname: str | None,
+        reconnect: Reconnect = False,
+        resend: bool = False,
+        on_event: OnEvent | None = None,
     ) -> None:
         """Nothing happens yet: `connect`."""
-        self.core = ClientCore(timeout, max_envelope)
+        self.core = ClientCore(timeout, max_envelope, resend)
         self.core.on_quest = self._keep
-        #: Set when the connection is over; `error` says why.
+        self.core.on_lost = self._lost
+        #: Set when there is no connection any more, and will be none; `error` says why.
         self.ended = asyncio.Event()
         self.error: ClientError = ConnectionLost("not connected")
-        self._address = host, port
-        self._driver = AsyncClientDriver(over_tls(self.core, tls, host, server_hostname), timeout)
-        self._listener: asyncio.Task[None] | None = None
-        self._flusher: asyncio.Task[None] | None = None
+        self._link = AsyncLink(
+            self.core, host, port,
+            timeout=timeout, tls=tls, server_hostname=server_hostname, reconnect=reconnect, on_event=on_event,
+        )  # fmt: skip
         #: Set when a QUEST has come, or the connection has ended; then another takes its place.
         self._news = asyncio.Event()
 
     async def connect(self) -> None:
         """Connect and register, or raise OSError, OverhopError or ProtocolViolation."""
-        await self._driver.connect(*self._address)
-        self._listener = asyncio.create_task(self._listen())
-        try:
-            await self.ask(requests.hello())
-            self.core.worker_id = await self.ask(requests.register())  # at once, whether an IDENT asks for it or not
-        except BaseException:
-            self.abort()
-            raise
+        await self._link.connect()
 
     async def ask(self, request: Request[T]) -> T:
         """Send a request and return its answer; a caller that is cancelled never learns it.
@@ -64,20 +60,18 @@ class AsyncConnection:
         Raises OverhopError if it is refused, ConnectionLost, ReplyTimeout or ProtocolViolation if the connection
         is over, Unencodable or MessageTooLarge if it was not sent at all.
         """
+        await self._link.ready()
         reply = self.core.prepare(request)
         await self.settle([reply])
         try:
             return reply.result()
         except ProtocolViolation as violation:
-            self._end(violation)
+            self._link.lose(violation)
             raise
 
     async def settle(self, replies: Sequence[Reply[Any]]) -> None:
         """Send prepared requests and wait for all answers, refusals too; raises if the connection is over."""
-        self._check()
-        for reply in replies:
-            self.core.submit(reply)
-        await self.send()
+        await self._link.send(lambda: self.core.submit_all(replies))
         for reply in reversed(replies):  # when the last is answered, all are
             await self._until_done(reply)
             if reply.error is not None and not isinstance(reply.error, OverhopError):
@@ -87,13 +81,12 @@ class AsyncConnection:
         """Send a request without waiting: soon, together with others. Raises as `ask` if that cannot be."""
         self._check()
         reply = self.core.begin(request)
-        if self._flusher is None or self._flusher.done():
-            self._flusher = asyncio.create_task(self._flush())
+        self._link.send_soon()
         return reply
 
     async def send(self) -> None:
         """Send all of `outgoing`, and wait while the broker takes no more."""
-        await self._driver.send()
+        await self._link.send(lambda: None)
 
     async def next_quest(self, timeout: float | None) -> Quest | None:
         """Return the next QUEST, or None when the time is over."""
@@ -110,16 +103,15 @@ class AsyncConnection:
 
     async def close(self) -> None:
         """Disconnect when the broker has taken everything sent."""
-        try:
-            await self._driver.close()
-        finally:
-            self.abort()
-            if self._listener is not None:
-                await asyncio.wait([self._listener])
+        await self._link.close()
 
     def abort(self) -> None:
         """Close at once."""
-        self._end(ConnectionLost("the connection is closed"))
+        self._link.abort()
+
+    def lose(self, error: ClientError) -> None:
+        """End the connection because of an error."""
+        self._link.lose(error)
 
     def _check(self) -> None:
         if self.ended.is_set():
@@ -133,22 +125,11 @@ class AsyncConnection:
         timeout, answered = self.core.timeout, -1
         while not reply.done:
             if answered == self.core.answered:
-                self._end(ReplyTimeout(f"no answer for {timeout} s"))  # which is this one's answer
-                return
+                self._link.lose(ReplyTimeout(f"no answer for {timeout} s"))  # which is this one's answer, or it goes on
             answered = self.core.answered
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await done.wait()
-
-    async def _listen(self) -> None:
-        try:
-            await self._driver.run(self.core.listen())
-        except ClientError as error:
-            self._end(error)
-
-    async def _flush(self) -> None:
-        with contextlib.suppress(ClientError):  # the listener hears of it too, and tells
-            await self._driver.send()
 
     def _keep(self, quest: Quest) -> None:
         self.core.quests.append(quest)
@@ -159,11 +140,9 @@ class AsyncConnection:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    def _end(self, error: ClientError) -> None:
-        if self.ended.is_set():
-            return
-        self.error = error
-        self.ended.set()
-        self._driver.abort()
-        self.core.lose(error)
+    def _lost(self, error: ClientError, final: bool) -> None:
+        if final and not self.ended.is_set():
+            self.error = error
+            self.ended.set()
         self._tell()
+

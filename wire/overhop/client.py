@@ -19,13 +19,14 @@ Payloads and results are what MessagePack has without its floats and extensions:
 bytes, lists, and dicts with str keys. Anything else raises Unencodable, and nothing was sent.
 """
 
+import functools
 import ssl
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final, Self, TypeVar
 
-from wire.client.drivers import ClientDriver
-from wire.client.protocol import over_tls
+from wire.client.links import Link
+from wire.client.reconnecting import OnEvent, Reconnect
 from wire.overhop import requests
 from wire.overhop.client_async import AsyncClient
 from wire.overhop.client_core import ClientCore, Reply
@@ -76,14 +77,26 @@ WINDOW: Final = 1000
 
 
 class Client:
-    """A connection to an Overhop broker. Use it in `with`, or call `close`.
+    """A client of an Overhop broker. Use it in `with`, or call `close`.
 
     Every method may raise OverhopError when the broker refuses, of the class in `wire.overhop.errors` that belongs to
-    its code; the connection stays usable. ConnectionLost, ReplyTimeout and ProtocolViolation mean that the connection
-    is closed: make a new client. What was not answered may or may not have been done then; the broker gives the jobs
-    that were delivered to others.
+    its code; the connection stays usable.
 
-    `timeout`: seconds to connect, and of silence while an answer is due. `max_envelope`: bytes of the largest message
+    A lost connection is made again, after 0.1 to 5 seconds with jitter: the next call waits for it. Questions are asked
+    again, and subscriptions go on with the credits that they had. What changes something raises ConnectionLost or
+    ReplyTimeout if it was not answered: it may or may not have been done. The broker gives jobs that were delivered to
+    others, so that an answer to one raises JobNotFound.
+
+    `timeout`: seconds to connect, and of silence while an answer is due; the connection counts as lost then.
+    `reconnect`: a `queues.backoff.Backoff` for other waits; with False a lost connection is final, and every method
+    raises ConnectionLost, ReplyTimeout or ProtocolViolation. `on_event` is called with each
+    `wire.client.reconnecting.Event`.
+
+    `resend`: **send an `enqueue` once more that was not answered when the connection was lost.** The job may then be
+    made twice, since the broker may have stored it before. Without it `enqueue` raises ConnectionLost, and the program
+    decides.
+
+    `max_envelope`: bytes of the largest message
     that the broker takes, and that is taken from it. `tls`: speak TLS, with a context such as
     `ssl.create_default_context()` makes; `server_hostname` is the name that the broker's certificate must have if it
     is not `host`.
@@ -95,18 +108,30 @@ class Client:
         port: int = DEFAULT_PORT,
         *,
         timeout: float = 30.0,
+        reconnect: Reconnect = True,
+        resend: bool = False,
+        on_event: OnEvent | None = None,
         max_envelope: int = MAX_ENVELOPE,
         tls: ssl.SSLContext | None = None,
         server_hostname: str | None = None,
     ) -> None:
-        """Connect and register. The client is for one thread at a time.
+        """Connect and register. The client is for one thread at a time, and connects again in a call.
 
         Raises OSError when the broker cannot be reached, TlsFailed when it is not trusted or does not trust
         us, OverhopError when it does not want us.
         """
-        self._core = ClientCore(timeout, max_envelope)
-        self._driver = ClientDriver(over_tls(self._core, tls, host, server_hostname), timeout)
-        self._driver.connect(host, port, self._core.handshake())
+        self._core = ClientCore(timeout, max_envelope, resend)
+        self._link = Link(
+            self._core,
+            host,
+            port,
+            timeout=timeout,
+            tls=tls,
+            server_hostname=server_hostname,
+            reconnect=reconnect,
+            on_event=on_event,
+        )
+        self._link.connect()
 
     @property
     def worker_id(self) -> str:
@@ -204,7 +229,9 @@ class Client:
         prepare = self._core.prepare
         replies = [prepare(requests.enqueue(queue, payload, options)) for payload in payloads]
         for first in range(0, len(replies), WINDOW):
-            self._driver.run(self._core.settle(replies[first : first + WINDOW]))
+            window = replies[first : first + WINDOW]
+            repeat = self._core.repeats(window[0].request)
+            self._link.run(functools.partial(self._core.settle, window), repeat=repeat)
         return _job_ids(replies)
 
     def job(self, jid: str) -> Job | None:
@@ -247,7 +274,7 @@ class Client:
         Answer it with `done` or `fail` before its deadline, or move that with `beat`: else it is given to another,
         as one attempt more.
         """
-        return self._driver.run(self._core.next_quest(timeout))
+        return self._link.run_for(timeout, self._core.next_quest)
 
     def ack(self, jid: str) -> None:
         """Tell the broker that the job has arrived and begins. Raises JobNotFound if it is not ours any more."""
@@ -276,14 +303,16 @@ class Client:
     def goodbye(self, reason: str | None = None) -> None:
         """Give back all jobs that are not answered, and disconnect."""
         self._ask(requests.goodbye(reason))
-        self._driver.close()
+        self._link.close()
 
     def close(self) -> None:
         """Disconnect. Jobs that are not answered are attempts that failed: say `goodbye` to just give them back."""
-        self._driver.close()
+        self._link.close()
 
     def _ask(self, request: Request[T]) -> T:
-        return self._driver.run(self._core.ask(request))
+        self._link.ready()
+        reply = self._core.prepare(request)
+        return self._link.run(lambda: self._core.answer_to(reply), repeat=self._core.repeats(request))
 
     def _start_time(self, scheduled_at: datetime | None, delay: float | None) -> datetime | None:
         if delay is not None and self._core.clock_offset is None:

@@ -18,13 +18,14 @@ Payloads and results are what MessagePack has without its floats and extensions:
 bytes, lists, and dicts with str keys. Anything else raises Unencodable, and nothing was sent.
 """
 
+# sync: import functools
 import ssl
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final, Self, TypeVar
 
-# sync: from wire.client.drivers import ClientDriver
-# sync: from wire.client.protocol import over_tls
+# sync: from wire.client.links import Link
+from wire.client.reconnecting import OnEvent, Reconnect
 from wire.overhop import requests
 from wire.overhop.async_connection import AsyncConnection
 
@@ -78,14 +79,26 @@ WINDOW: Final = 1000
 
 
 class AsyncClient:
-    """A connection to an Overhop broker. Use it in `async with`, or call `close`.
+    """A client of an Overhop broker. Use it in `async with`, or call `close`.
 
     Every method may raise OverhopError when the broker refuses, of the class in `wire.overhop.errors` that belongs to
-    its code; the connection stays usable. ConnectionLost, ReplyTimeout and ProtocolViolation mean that the connection
-    is closed: make a new client. What was not answered may or may not have been done then; the broker gives the jobs
-    that were delivered to others.
+    its code; the connection stays usable.
 
-    `timeout`: seconds to connect, and of silence while an answer is due. `max_envelope`: bytes of the largest message
+    A lost connection is made again, after 0.1 to 5 seconds with jitter: the next call waits for it. Questions are asked
+    again, and subscriptions go on with the credits that they had. What changes something raises ConnectionLost or
+    ReplyTimeout if it was not answered: it may or may not have been done. The broker gives jobs that were delivered to
+    others, so that an answer to one raises JobNotFound.
+
+    `timeout`: seconds to connect, and of silence while an answer is due; the connection counts as lost then.
+    `reconnect`: a `queues.backoff.Backoff` for other waits; with False a lost connection is final, and every method
+    raises ConnectionLost, ReplyTimeout or ProtocolViolation. `on_event` is called with each
+    `wire.client.reconnecting.Event`.
+
+    `resend`: **send an `enqueue` once more that was not answered when the connection was lost.** The job may then be
+    made twice, since the broker may have stored it before. Without it `enqueue` raises ConnectionLost, and the program
+    decides.
+
+    `max_envelope`: bytes of the largest message
     that the broker takes, and that is taken from it. `tls`: speak TLS, with a context such as
     `ssl.create_default_context()` makes; `server_hostname` is the name that the broker's certificate must have if it
     is not `host`.
@@ -97,11 +110,14 @@ class AsyncClient:
         port: int = DEFAULT_PORT,
         *,
         timeout: float = 30.0,
+        reconnect: Reconnect = True,
+        resend: bool = False,
+        on_event: OnEvent | None = None,
         max_envelope: int = MAX_ENVELOPE,
         tls: ssl.SSLContext | None = None,
         server_hostname: str | None = None,
     ) -> None:
-        # sync: """Connect and register. The client is for one thread at a time.
+        # sync: """Connect and register. The client is for one thread at a time, and connects again in a call.
         # sync:
         # sync: Raises OSError when the broker cannot be reached, TlsFailed when it is not trusted or does not trust
         # sync: us, OverhopError when it does not want us.
@@ -109,18 +125,22 @@ class AsyncClient:
         """Make a client that is not connected yet: call `connect`, or enter the context.
 
         Any number of tasks may share it; a task that waits for a job does not delay the others. A call that is
-        cancelled may or may not have been carried out.
+        cancelled may or may not have been carried out. It connects again in the background.
         """  # async only
         self._connection = AsyncConnection(
-            host, port, timeout=timeout, max_envelope=max_envelope, tls=tls, server_hostname=server_hostname
+            host, port, timeout=timeout, max_envelope=max_envelope, tls=tls, server_hostname=server_hostname,
+            reconnect=reconnect, resend=resend, on_event=on_event,
         )  # async only
         self._core = self._connection.core  # async only
-        # sync: self._core = ClientCore(timeout, max_envelope)
-        # sync: self._driver = ClientDriver(over_tls(self._core, tls, host, server_hostname), timeout)
-        # sync: self._driver.connect(host, port, self._core.handshake())
+        # sync: self._core = ClientCore(timeout, max_envelope, resend)
+        # sync: self._link = Link(
+        # sync:     self._core, host, port,
+        # sync:     timeout=timeout, tls=tls, server_hostname=server_hostname, reconnect=reconnect, on_event=on_event,
+        # sync: )
+        # sync: self._link.connect()
 
     async def connect(self) -> None:  # async only
-        """Connect and register; call `close` in the end.
+        """Connect and register, once; call `close` in the end.
 
         Raises OSError when the broker cannot be reached, TlsFailed when it is not trusted or does not trust us,
         OverhopError when it does not want us.
@@ -226,7 +246,9 @@ class AsyncClient:
         replies = [prepare(requests.enqueue(queue, payload, options)) for payload in payloads]
         for first in range(0, len(replies), WINDOW):
             await self._connection.settle(replies[first : first + WINDOW])  # async only
-            # sync: self._driver.run(self._core.settle(replies[first : first + WINDOW]))
+            # sync: window = replies[first : first + WINDOW]
+            # sync: repeat = self._core.repeats(window[0].request)
+            # sync: self._link.run(functools.partial(self._core.settle, window), repeat=repeat)
         return _job_ids(replies)
 
     async def job(self, jid: str) -> Job | None:
@@ -270,7 +292,7 @@ class AsyncClient:
         as one attempt more.
         """
         return await self._connection.next_quest(timeout)  # async only
-        # sync: return self._driver.run(self._core.next_quest(timeout))
+        # sync: return self._link.run_for(timeout, self._core.next_quest)
 
     async def ack(self, jid: str) -> None:
         """Tell the broker that the job has arrived and begins. Raises JobNotFound if it is not ours any more."""
@@ -300,16 +322,18 @@ class AsyncClient:
         """Give back all jobs that are not answered, and disconnect."""
         await self._ask(requests.goodbye(reason))
         await self._connection.close()  # async only
-        # sync: self._driver.close()
+        # sync: self._link.close()
 
     async def close(self) -> None:
         """Disconnect. Jobs that are not answered are attempts that failed: say `goodbye` to just give them back."""
         await self._connection.close()  # async only
-        # sync: self._driver.close()
+        # sync: self._link.close()
 
     async def _ask(self, request: Request[T]) -> T:
         return await self._connection.ask(request)  # async only
-        # sync: return self._driver.run(self._core.ask(request))
+        # sync: self._link.ready()
+        # sync: reply = self._core.prepare(request)
+        # sync: return self._link.run(lambda: self._core.answer_to(reply), repeat=self._core.repeats(request))
 
     async def _start_time(self, scheduled_at: datetime | None, delay: float | None) -> datetime | None:
         if delay is not None and self._core.clock_offset is None:

@@ -8,10 +8,13 @@ A refusal by the broker is an OverhopError, of the class that belongs to its cod
         client.create_queue("emails")
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from wire.client.errors import ClientError
 from wire.overhop.codec.names import Code
+
+#: Refusals of a connection after which another attempt may succeed.
+PASSING: Final = frozenset((Code.UNAVAILABLE, Code.CONNECTION_TIMEOUT, Code.REGISTER_TIMEOUT))
 
 
 class MessageTooLarge(ClientError, ValueError):
@@ -36,6 +39,10 @@ class OverhopError(ClientError):
 
     def __init_subclass__(cls, *, code: Code) -> None:
         OverhopError._classes[code] = cls
+
+    @property
+    def passing(self) -> bool:
+        return self.code in PASSING
 
     def __str__(self) -> str:
         return f"{self.code}: {self.msg}" if self.msg else self.code

@@ -23,8 +23,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from queues.backoff import Backoff
-from wire.client.errors import ClientError, TlsFailed
+from wire.client.errors import ClientError, ConnectionLost
+from wire.client.reconnecting import OnEvent, Reconnect, Reconnecting, passes
 from wire.overhop import requests
 from wire.overhop.async_connection import AsyncConnection
 from wire.overhop.blocking_calls import Threads
@@ -41,14 +41,9 @@ __all__ = ["AsyncJobContext", "AsyncWorker", "JobContext", "Retry", "Worker"]
 logger = logging.getLogger(__name__)
 H = TypeVar("H")
 
-#: Waits between two attempts to connect.
-RECONNECT: Final = Backoff(0.1, 30.0)
 #: Seconds after which an idle worker asks whether the broker is still there.
 QUIET: Final = 30.0
 SHORTEST_HEARTBEAT: Final = 0.05
-
-#: Refusals after which another attempt may succeed.
-PASSING: Final = frozenset((Code.UNAVAILABLE, Code.CONNECTION_TIMEOUT, Code.REGISTER_TIMEOUT))
 
 
 class _Lane:
@@ -113,6 +108,8 @@ class AsyncWorker:
         heartbeat: float | None = None,
         grace: float = 30.0,
         timeout: float = 30.0,
+        reconnect: Reconnect = True,
+        on_event: OnEvent | None = None,
         max_envelope: int = MAX_ENVELOPE,
         tls: ssl.SSLContext | None = None,
         server_hostname: str | None = None,
@@ -131,16 +128,18 @@ class AsyncWorker:
             AsyncConnection, host, port,
             timeout=timeout, max_envelope=max_envelope, tls=tls, server_hostname=server_hostname,
         )  # fmt: skip
+        self._life = Reconnecting(reconnect, on_event)
         self._connection: AsyncConnection | None = None
         self._jobs: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self) -> None:
-        """Do jobs until `stop` is called, connecting again whenever the connection is lost.
+        """Do jobs until `stop` is called, connecting until that succeeds, and again when the connection is lost.
 
         Raises OverhopError if the broker does not let us subscribe (QueueNotFound, Forbidden, …), TlsFailed if it
-        is not trusted or does not trust us, ProtocolViolation if it speaks something else. Being cancelled ends
+        is not trusted or does not trust us, ProtocolViolation if it speaks something else; without `reconnect`
+        anything that keeps it from connecting, and that the connection is lost. Being cancelled ends
         it at once: what runs is left undone, for another attempt.
         """
         if self._loop is not None:
@@ -153,6 +152,7 @@ class AsyncWorker:
             await self._finish()
         finally:
             self._leave()
+            self._life.closed()
 
     def stop(self) -> None:
         """Take no more jobs, give those that run their time, hand the rest back; `run` returns then.
@@ -169,7 +169,7 @@ class AsyncWorker:
 
     async def _connect(self) -> bool:
         """Connect and subscribe, however long it takes; False when stopping."""
-        for pause in RECONNECT.delays():
+        while True:
             opening = asyncio.create_task(self._open())
             try:
                 await self._first(opening)
@@ -177,16 +177,16 @@ class AsyncWorker:
                     opening.result()
                     return True
             except (OSError, OverhopError) as error:
-                if not _passes(error):
+                if not passes(error) or not self._life.goes_on(error):
                     raise
+                pause = self._life.delay_after(error)
                 logger.warning("%s: %s; next attempt in %.1f s", self._address, error or type(error).__name__, pause)
                 opening = asyncio.create_task(asyncio.sleep(pause))
                 await self._first(opening)
             finally:
                 await _cancelled(opening)
             if self._stopping.is_set():
-                break
-        return False
+                return False
 
     async def _open(self) -> None:
         connection: AsyncConnection = self._new_connection()
@@ -200,6 +200,7 @@ class AsyncWorker:
             connection.abort()
             raise
         self._connection = connection
+        self._life.connected()
         connection.core.on_quest = self._take
         while connection.core.quests:
             self._take(connection.core.quests.popleft())
@@ -222,7 +223,10 @@ class AsyncWorker:
         if connection.ended.is_set():
             logger.warning("%s: connection lost: %s", self._address, connection.error)
             self._connection = None
+            self._life.disconnected(connection.error)
             await connection.close()
+            if not self._life.goes_on(connection.error):
+                raise connection.error
 
     async def _first(self, other: asyncio.Future[Any], timeout: float | None = None) -> bool:
         """Wait until the other is done or the worker is to stop; False if the time is over before."""
@@ -319,7 +323,7 @@ class AsyncWorker:
     def _granted(self, connection: AsyncConnection, lane: _Lane, reply: Reply[None]) -> None:
         if isinstance(reply.error, OverhopError) and not self._stopping.is_set():
             logger.warning("queue %s: no credits taken (%s): subscribing again", lane.queue, reply.error)
-            connection.abort()
+            connection.lose(ConnectionLost("no credits were taken"))
 
     def _beat(self, connection: AsyncConnection, context: AsyncJobContext) -> bool:
         """Move a job's deadline; False when it is lost."""
@@ -358,6 +362,8 @@ class Worker:
         heartbeat: float | None = None,
         grace: float = 30.0,
         timeout: float = 30.0,
+        reconnect: Reconnect = True,
+        on_event: OnEvent | None = None,
         max_envelope: int = MAX_ENVELOPE,
         tls: ssl.SSLContext | None = None,
         server_hostname: str | None = None,
@@ -367,13 +373,15 @@ class Worker:
         `handlers` has a handler for each queue; or give one `queue` and its `handler`. `concurrency`: jobs of each
         queue at once. `heartbeat`: seconds between two BEATs while a job runs; None for a third of the time to its
         deadline. `grace`: seconds that running jobs have after `stop`. `timeout`: seconds to connect, and of
-        silence while an answer is due. The others are as for `wire.overhop.client.Client`. Raises ValueError.
+        silence while an answer is due. The others are as for `wire.overhop.client.Client`; `on_event` is called in
+        the thread that runs the worker. Raises ValueError.
         """
         given = _handlers(handlers, queue, handler)
         self._worker = AsyncWorker(
             host, port, {name: self._in_thread(each) for name, each in given.items()},
             concurrency=concurrency, heartbeat=heartbeat, grace=grace,
-            timeout=timeout, max_envelope=max_envelope, tls=tls, server_hostname=server_hostname,
+            timeout=timeout, reconnect=reconnect, on_event=on_event,
+            max_envelope=max_envelope, tls=tls, server_hostname=server_hostname,
         )  # fmt: skip
         self._timeout = timeout
         self._threads = Threads(concurrency * len(given))
@@ -427,13 +435,6 @@ def _answered(context: AsyncJobContext, reply: Reply[None]) -> None:
         context.lost = context.lost or reply.error.code == Code.JOB_NOT_FOUND
     elif reply.error is not None and kind in (Type.DONE, Type.FAIL):
         logger.warning("job %s: %s was not confirmed: %s", context.jid, kind.name, reply.error)
-
-
-def _passes(error: OSError | OverhopError) -> bool:
-    """Return whether another attempt to connect may succeed."""
-    if isinstance(error, OverhopError):
-        return error.code in PASSING
-    return not (isinstance(error, TlsFailed) and isinstance(error.__cause__, ssl.SSLError))
 
 
 async def _cancelled(task: asyncio.Task[Any]) -> None:

@@ -113,7 +113,7 @@ class TopicProducer(LoadClient):
         return self.stage.publishing.is_set()
 
     def session(self, connection: RecordedConnection, listener: ListenerProcess) -> None:
-        with blipmq.Client(HOST, listener.blipmq, KEY, timeout=SILENCE) as client:
+        with blipmq.Client(HOST, listener.blipmq, KEY, timeout=SILENCE, reconnect=False) as client:
             while self.working:
                 size = self.random.randint(1, MAX_BURST)
                 self._burst(client, connection, size)
@@ -142,7 +142,7 @@ class SubscriptionConsumer(LoadClient):
         self._forgetful = forgetful
 
     def session(self, connection: RecordedConnection, listener: ListenerProcess) -> None:
-        with blipmq.Client(HOST, listener.blipmq, KEY, timeout=SILENCE) as client:
+        with blipmq.Client(HOST, listener.blipmq, KEY, timeout=SILENCE, reconnect=False) as client:
             acknowledged: list[Delivery] = []
             while self.working:
                 messages = client.poll_many(self._subscription, POLLS, TIMEOUT)
@@ -179,7 +179,7 @@ class SspqPeer(LoadClient):
         covered = 0  # how many of them were sent before the RECEIVE that waits for its answer
         waiting = False
         before: Delivery | None = None
-        with sspq.Client(HOST, listener.sspq, timeout=SILENCE) as client:
+        with sspq.Client(HOST, listener.sspq, timeout=SILENCE, reconnect=False) as client:
             while self.working:
                 if self._produces and self.stage.publishing.is_set() and self.random.random() < 0.3:
                     self._burst(client, connection, sent)

@@ -31,7 +31,7 @@ def client(request: pytest.FixtureRequest, broker: WebBroker) -> Iterator[Any]:
     """Makes clients of each kind in turn."""
 
     def options(given: dict[str, Any]) -> dict[str, Any]:
-        return {"secret": SECRET, "timeout": PATIENCE, "backoff": Backoff(0.05, 0.5)} | given
+        return {"secret": SECRET, "timeout": PATIENCE, "reconnect": Backoff(0.05, 0.5)} | given
 
     if request.param == "blocking":
         yield lambda name, token=KEY, at=broker, **given: PeerClient(at.uri(), token, name, **options(given))
@@ -141,7 +141,7 @@ def test_the_largest_message_arrives(client: Any) -> None:
 
 def test_peers_live_through_a_broker_that_is_killed(launch: Launch) -> None:
     alice, bob = unique("alice"), unique("bob")
-    options: dict[str, Any] = {"secret": SECRET, "backoff": Backoff(0.05, 0.2), "timeout": 60.0}
+    options: dict[str, Any] = {"secret": SECRET, "reconnect": Backoff(0.05, 0.2), "timeout": 60.0}
     running = launch().wait_ready()
     received: list[int] = []
     wanted = 300

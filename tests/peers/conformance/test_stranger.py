@@ -158,7 +158,7 @@ def test_the_stranger_and_our_client_talk_on_over_kills_of_the_broker(
     broker = launch().wait_ready()
     try:
         with PeerClient(
-            broker.uri(), KEY, unique("client"), secret=SECRET, timeout=PATIENCE, backoff=Backoff(0.05, 0.2)
+            broker.uri(), KEY, unique("client"), secret=SECRET, timeout=PATIENCE, reconnect=Backoff(0.05, 0.2)
         ) as client:
             stranger = meet("stranger", at=broker)
             received: list[Any] = []

@@ -95,7 +95,7 @@ class Worker(Consumer):
 
     def __init__(self, broker: LiveBroker) -> None:
         super().__init__(broker)
-        self.client = OverhopClient(broker.overhop.host, broker.overhop.port)
+        self.client = OverhopClient(broker.overhop.host, broker.overhop.port, reconnect=False)
         self._subscriptions: dict[str, str] = {}
 
     def grant(self, queue: str, credits: int) -> None:
@@ -119,9 +119,9 @@ class Worker(Consumer):
 
     def settle_many(self, handles: Sequence[Any]) -> None:
         core = self.client._core
-        for handle in handles:
-            core.submit(core.prepare(requests.done(handle, None)))
-        self.client._driver.send()
+        self.client._link.send(
+            lambda: core.submit_all([core.prepare(requests.done(handle, None)) for handle in handles])
+        )
 
     def fail(self, handle: Any, delay: float) -> None:
         """The job is to be tried again after so many seconds."""
@@ -143,7 +143,7 @@ class Receiver(Consumer):
         super().__init__(broker)
         self.queue = queue
         address = broker.sspq(queue)
-        self.client = SspqClient(address.host, address.port)
+        self.client = SspqClient(address.host, address.port, reconnect=False)
 
     @property
     def is_idle(self) -> bool:
@@ -179,7 +179,7 @@ class Poller(Consumer):
         super().__init__(broker)
         self.queue = queue
         self.subscription = subscription
-        self.client = BlipClient(broker.blipmq.host, broker.blipmq.port, KEY)
+        self.client = BlipClient(broker.blipmq.host, broker.blipmq.port, KEY, reconnect=False)
         self._came: deque[BlipMessage] = deque()
 
     def poll(self, count: int) -> None:

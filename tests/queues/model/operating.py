@@ -256,5 +256,5 @@ class OperatingMachine(ConsumingMachine):
         for queue, label in unsure:
             if label not in self._labels_of(queue):
                 queue.settle(label)
-        client._driver.abort()
+        client._link.abort()
         self._check()

@@ -40,7 +40,7 @@ class PublishingMachine(ComparedMachine):
 
     def _blipmq(self, node: int) -> BlipClient:
         address = self.brokers.at(node).blipmq
-        return BlipClient(address.host, address.port, KEY)
+        return BlipClient(address.host, address.port, KEY, reconnect=False)
 
     @property
     def _drops(self) -> bool:
@@ -127,7 +127,7 @@ class PublishingMachine(ComparedMachine):
         """SSPQ: all is taken up to the end of the stream."""
         address = self.brokers.at(node).sspq(self.main.name)
         labels = self._new(count)
-        with SspqClient(address.host, address.port) as client:
+        with SspqClient(address.host, address.port, reconnect=False) as client:
             for label in labels:
                 client.send(label.encode(), retries)
         self._stored(self.main, *labels, producer="sspq", limit=0 if retries == 255 else retries + 1)

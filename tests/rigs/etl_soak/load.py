@@ -75,7 +75,7 @@ def follow(paces: list[PublishRate]) -> None:
 def blip(port: int, key: str, topic: str, pace: PublishRate, ready: Callable[[list[int]], None]) -> None:
     """A topic with two subscriptions: one acknowledges everything, the other forgets some."""
     chance = random.Random(topic)
-    with blipmq.Client(HOST, port, key, timeout=SILENCE) as client:
+    with blipmq.Client(HOST, port, key, timeout=SILENCE, reconnect=False) as client:
         steady, forgetful = (client.subscribe(topic) for _ in range(2))
         ready([steady, forgetful])
         while not pace.ended.is_set():
@@ -90,7 +90,7 @@ def blip(port: int, key: str, topic: str, pace: PublishRate, ready: Callable[[li
 def enqueue_jobs(port: int, pace: PublishRate) -> None:
     """Jobs, of which each is answered before the next ones go."""
     number = 0
-    with OverhopClient(HOST, port, timeout=SILENCE) as client:
+    with OverhopClient(HOST, port, timeout=SILENCE, reconnect=False) as client:
         while not pace.ended.is_set():
             count = pace.take()
             client.enqueue_many(JOBS, [{"number": number + n} for n in range(count)])
@@ -106,7 +106,7 @@ async def do_job(job: AsyncJobContext) -> Any:
 
 def work(port: int, ended: threading.Event) -> None:
     """Do the jobs of both queues."""
-    worker = AsyncWorker(HOST, port, {JOBS: do_job, ORDERS: do_job}, concurrency=100, timeout=SILENCE)
+    worker = AsyncWorker(HOST, port, {JOBS: do_job, ORDERS: do_job}, concurrency=100, timeout=SILENCE, reconnect=False)
 
     def stop() -> None:
         ended.wait()
@@ -136,7 +136,7 @@ def sspq_peer(port: int, pace: PublishRate) -> None:
     """Send, receive and confirm; what is poison is not confirmed, and has no second delivery."""
     number = 0
     while not pace.ended.is_set():
-        with sspq.Client(HOST, port, timeout=SILENCE) as client:
+        with sspq.Client(HOST, port, timeout=SILENCE, reconnect=False) as client:
             while not pace.ended.is_set():
                 for _ in range(pace.take()):
                     number += 1

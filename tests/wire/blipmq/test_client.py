@@ -13,8 +13,8 @@ from tests.waiting import PATIENCE
 from tests.wire.scripted import CLIENT_KINDS, Expect, Hangup, ScriptedServer, Send, clients
 from wire.blipmq import client as client_sync
 from wire.blipmq import client_async, client_core, codec
-from wire.blipmq.client import SEND_AT, AsyncClient, Client, Message, NackError
-from wire.blipmq.client_core import ClientCore, Window
+from wire.blipmq.client import AsyncClient, Client, Message, NackError
+from wire.blipmq.client_core import SEND_AT, ClientCore, Window
 from wire.client.errors import ConnectionLost, ProtocolViolation, ReplyTimeout
 
 FIRST = 1 << 63  # the client's correlation ids count from here
@@ -30,7 +30,8 @@ ID = FIRST + 2  # the first after the greeting
 def connect(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Make a connected client of each kind: `with connect(server) as client`."""
     with clients(request.param, Client, AsyncClient) as make:
-        yield lambda server, **kwargs: make(server.host, server.port, "dev-key", **kwargs)
+        # The server plays its script once: a client that comes again would wait for it.
+        yield lambda server, **kwargs: make(server.host, server.port, "dev-key", **{"reconnect": False} | kwargs)
 
 
 def publish(correlation_id: int, body: bytes, qos: int = 1, topic: bytes = b"demo") -> bytes:
@@ -196,7 +197,7 @@ def test_poll_pauses_longer_and_longer_and_looks_once_more_at_the_end(
 ) -> None:
     now = 0.0
     monkeypatch.setattr("wire.blipmq.client_core.time.monotonic", lambda: now)
-    core = ClientCore(timeout=30)
+    core = ClientCore("dev-key", 30, False)
     steps = core.poll(42, 1, timeout=0.25)
     pauses: list[float | None] = []
     messages = None
@@ -301,7 +302,8 @@ def test_what_is_fetched_ahead_is_what_the_program_can_process_in_time() -> None
 
 
 def test_what_was_left_for_too_long_comes_again_but_for_qos_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    core = ClientCore(1.0)
+    core = ClientCore("dev-key", 1.0, False)
+    core.connection = 1
     left = [Message("demo", b"a", 1, 42, 1), Message("demo", b"b", 0, 42, None)]
     core.leave(42, left[:1], time.monotonic() - 1)
     core.leave(42, left[1:], time.monotonic())
@@ -364,8 +366,12 @@ def test_unflushed_publishes_on_a_lost_connection_are_not_passed_over(connect: A
 
 def test_a_silent_broker_is_given_up(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     core = ClientCore  # connecting has a hundred times the time
+
+    def impatient(key: str, timeout: float, resend: bool) -> ClientCore:
+        return core(key, timeout / 100, resend)
+
     for module in ("client", "client_async"):
-        monkeypatch.setattr(f"wire.blipmq.{module}.ClientCore", lambda timeout: core(timeout / 100))
+        monkeypatch.setattr(f"wire.blipmq.{module}.ClientCore", impatient)
     with (
         ScriptedServer(GREETING[0]) as server,
         pytest.raises(ReplyTimeout, match=r"^no answer for 0\.5 s$"),

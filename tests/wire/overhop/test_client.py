@@ -50,7 +50,8 @@ EMAILS = {
 def connect(request: pytest.FixtureRequest) -> Iterator[Any]:
     """Make a connected client of each kind: `with connect(broker) as client`."""
     with clients(request.param, Client, AsyncClient) as make:
-        yield lambda broker, **kwargs: make(broker.host, broker.port, **kwargs)
+        # Most scripts are for one connection.
+        yield lambda broker, **kwargs: make(broker.host, broker.port, **{"reconnect": False} | kwargs)
 
 
 def give_up_after(client: Any, seconds: float) -> None:
@@ -592,7 +593,7 @@ async def test_all_tasks_hear_that_the_connection_is_lost() -> None:
             peer.expect(Type.BEAT)
 
     with Broker(script) as broker:
-        async with AsyncClient(broker.host, broker.port) as client:
+        async with AsyncClient(broker.host, broker.port, reconnect=False) as client:
             calls = [client.next_quest(), *(client.beat(jid(n)) for n in range(3))]
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [ConnectionLost] * 4
@@ -601,7 +602,7 @@ async def test_all_tasks_hear_that_the_connection_is_lost() -> None:
 
 async def test_a_task_that_waits_for_a_job_hears_that_the_broker_was_given_up() -> None:
     with talking(lambda peer: peer.expect(Type.BEAT)) as broker:
-        async with AsyncClient(broker.host, broker.port) as client:
+        async with AsyncClient(broker.host, broker.port, reconnect=False) as client:
             give_up_after(client, 0.2)
             waiting = asyncio.create_task(client.next_quest(timeout=10))
             await asyncio.sleep(0)
