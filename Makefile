@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # For targets that only read the code: settings load, but no database is used.
 NO_DATABASE := DATABASE_URL=postgresql://localhost/none
 
-.PHONY: help run test test-all pytest soak matrix peers-suites screenshots lint generate wheel lock stop clean
+.PHONY: help run test test-all pytest soak torture-cluster matrix peers-suites screenshots lint generate wheel lock stop clean
 
 help:
 	@echo "make run       start everything for a first look (options: make run UP='--http 127.0.0.1:8080')"
@@ -17,6 +17,9 @@ help:
 	@echo "make test-all  lint, then every test, the long ones too; a missing tool is a failure"
 	@echo "make soak      hours of torture, simulation, ETL under load, the broker against a model of queues, and the"
 	@echo "               longest forms of tests"
+	@echo "make torture-cluster"
+	@echo "               torture on a Patroni cluster of its own; needs etcd"
+	@echo "               (options: make torture-cluster CLUSTER='--mode quorum --rounds 4')"
 	@echo "make matrix    the tests that depend on a version, on each supported release of Python, Django, Celery and"
 	@echo "               PostgreSQL (options: make matrix CELLS='lowest postgres-14')"
 	@echo "make peers-suites"
@@ -56,6 +59,9 @@ soak: $(VENV)/.dev
 	MODEL_STEPS=10000 $(PY) -m pytest tests/queues/model
 	HOSTILE_EXAMPLES=1000 $(PY) -m pytest --timeout=0 tests/hostile
 	$(PY) -m pytest --soak
+
+torture-cluster: $(VENV)/.dev
+	$(PY) -m tests.rigs.cluster $(CLUSTER)
 
 # What depends on a version, on each release that is supported; each cell has an environment of its own.
 matrix: $(VENV)/.dev

@@ -50,6 +50,10 @@ class TortureDatabase:
     def start(self) -> None:
         """Start it, make its tables and the key. Raises EmbeddedPostgresError or CalledProcessError."""
         self.server = embedded.ensure_running(self.data_dir)
+        self.make_tables()
+
+    def make_tables(self) -> None:
+        """Make the tables and the key of a started database. Raises CalledProcessError."""
         subprocess.run(
             childprocess.command("brokersite", "migrate", "--verbosity", "0"),
             env=self.environment(), check=True, stdin=subprocess.DEVNULL,

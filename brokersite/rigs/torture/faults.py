@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
 
 from brokersite.rigs.process import ProcessFailed
@@ -35,12 +35,17 @@ def schedule(counts: Mapping[InjectedFaultKind, int], source: random.Random) -> 
     return kinds
 
 
+#: Faults by kind. Each returns when the database is back.
+Acts = Mapping[InjectedFaultKind, Callable[[], None]]
+
+
 class Tormentor:
-    """Does the faults, one after the other, and writes them into the history."""
+    """Does the faults, one after the other, and writes them into the history. `more` are faults of the database."""
 
     def __init__(
-        self, database: TortureDatabase, listeners: list[ListenerProcess], history: RunHistory, source: random.Random
-    ) -> None:
+        self, database: TortureDatabase, listeners: list[ListenerProcess], history: RunHistory, source: random.Random,
+        more: Acts,
+    ) -> None:  # fmt: skip
         self._database = database
         self._listeners = listeners
         self._history = history
@@ -53,12 +58,18 @@ class Tormentor:
             InjectedFaultKind.CUT: self._cut,
             InjectedFaultKind.FREEZE: self._freeze,
         }
+        self._more = more
 
     def strike(self, kind: InjectedFaultKind) -> None:
         """Do it; returns when the broker is back, but for a few kills, so that the next may come early."""
         if kind is not InjectedFaultKind.KILL:
             self.await_ready()
-        self._acts[kind]()
+        if (act := self._more.get(kind)) is None:
+            self._acts[kind]()
+            return
+        begin = monotonic()
+        act()
+        self._note(kind, begin, monotonic() + UNNOTICED)
 
     def start_all(self) -> None:
         """Start every listener and wait until all are ready."""

@@ -81,13 +81,20 @@ class Delivery:
 
 
 class InjectedFaultKind(StrEnum):
-    """A fault of the broker."""
+    """A fault of the broker, its database, or the cluster that the database is."""
 
     KILL = "kill -9 of a listener"
     STOP = "orderly stop of a listener"
     DATABASE_KILL = "kill -9 of PostgreSQL"
     CUT = "cut of the engine's database connections"
     FREEZE = "freeze of PostgreSQL"
+    SWITCHOVER = "switchover to a standby"
+    PRIMARY_LOST = "kill -9 of the primary's Patroni and PostgreSQL"
+    PRIMARY_FROZEN = "freeze of the primary until it is replaced"
+    PATRONI_KILLED = "kill -9 of the primary's Patroni alone"
+    STANDBY_LOST = "kill -9 of standbys"
+    STANDBY_REBUILT = "loss of a standby's data"
+    ETCD_AWAY = "freeze of etcd"
 
     @property
     def loses_leases(self) -> bool:
@@ -96,7 +103,7 @@ class InjectedFaultKind(StrEnum):
 
     @property
     def is_of_database(self) -> bool:
-        return self in (InjectedFaultKind.DATABASE_KILL, InjectedFaultKind.CUT, InjectedFaultKind.FREEZE)
+        return self not in (InjectedFaultKind.KILL, InjectedFaultKind.STOP)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import psycopg
 from brokersite.rigs.process import HOST
 from brokersite.rigs.torture.checker import BrokenPromise, check
 from brokersite.rigs.torture.database import KEY, TortureDatabase
-from brokersite.rigs.torture.faults import Tormentor, schedule
+from brokersite.rigs.torture.faults import Acts, Tormentor, schedule
 from brokersite.rigs.torture.history import InjectedFaultKind, QueueRules, RunHistory, Store
 from brokersite.rigs.torture.listeners import PREFETCH, ListenerProcess
 from brokersite.rigs.torture.store import count_waiting, read_store
@@ -78,15 +78,15 @@ class TortureReport:
             "given out again otherwise": repetitions - asked_for,
             "archived": len(self.store.archive),
             "left in the store": len(self.store.messages),
-            **{kind.value: made[kind] for kind in InjectedFaultKind},
+            **{kind.value: made[kind] for kind in InjectedFaultKind if made[kind]},
             "seconds": round(self.seconds, 1),
         }
 
 
 class Run:
-    """A run in a database that is started; `run` does it."""
+    """A run in a database that is started; `run` does it. `acts` are faults of the database beyond torture's own."""
 
-    def __init__(self, database: TortureDatabase, plan: TorturePlan, say: Say) -> None:
+    def __init__(self, database: TortureDatabase, plan: TorturePlan, say: Say, acts: Acts | None = None) -> None:
         self._database = database
         self._plan = plan
         self._say = say
@@ -95,7 +95,7 @@ class Run:
         self._name = f"torture-{random.SystemRandom().randrange(16**8):08x}"
         self._history = RunHistory()
         self._listeners = [ListenerProcess(n, database, self._name, plan.program) for n in range(plan.listeners)]
-        self._tormentor = Tormentor(database, self._listeners, self._history, self._random)
+        self._tormentor = Tormentor(database, self._listeners, self._history, self._random, acts or {})
         self._stage = SharedLoad(self._listeners)
         self._clients: list[LoadClient] = []
         self._rules: list[QueueRules] = []
