@@ -11,6 +11,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from queues.formats.times import clock, relative, zone
+from queues.permissions.addresses import queue_words
 
 
 def column(description: str, shown: Callable[[Any], object], **display: Any) -> Any:
@@ -21,6 +22,12 @@ def column(description: str, shown: Callable[[Any], object], **display: Any) -> 
 def state_name(name: str) -> str:
     """What pages call a state of messages: the word for those that consumers have is the same everywhere."""
     return name.replace("leased", "unacknowledged")
+
+
+def queue_shown(name: str) -> SafeString:
+    """A queue as people call it, with its name as the title where that is another."""
+    words = queue_words(name)
+    return format_html("{}", name) if words == name else format_html('<span title="{}">{}</span>', name, words)
 
 
 def anchor(address: str | None, text: object) -> SafeString:

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.functional import lazy
 
 from queues.admin import payload
-from queues.admin.columns import state_name
+from queues.admin.columns import queue_shown, state_name
 from queues.admin.generic import ModelAdmin
 from queues.admin.life import ID
 from queues.admin.recorded import demand, render_page
@@ -111,7 +111,7 @@ def _found(request: HttpRequest, criteria: Criteria) -> dict[str, Any]:
         further = f"?{urlencode(kept | {CURSOR: look.cursor, LOOKED: str(looked)})}"
     return {
         "rows": rows, "looked": looked, "further": further, "finished": search.is_archive, "kept": kept,
-        "actions": actions_of(request, search.is_archive), "selectable": True,
+        "actions": actions_of(request, search.is_archive), "selectable": True, "page_size": PAGE,
     }  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def live_rows(ids: list[int]) -> list[dict[str, Any]]:
     return [
         {
             "id": row.origin_id or row.pk, "page": reverse("admin:queues_message_change", args=[row.pk]),
-            "queue": row.queue.name, "state": state_name(row.get_state_display()),
+            "queue": queue_shown(row.queue.name), "state": state_name(row.get_state_display()),
             "attempts": row.attempts,
             "at": row.published_at, "key": row.key or "", "size": row.payload_size,
             "preview": payload.preview(bytes(row.payload_head), row.payload_size, row.content),

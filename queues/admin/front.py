@@ -17,7 +17,7 @@ from django.urls import get_script_prefix, reverse
 from django.utils.translation import get_language
 
 from queues.admin.charts import Charts, format_number, format_rate, format_seconds, format_size
-from queues.admin.columns import time_ago
+from queues.admin.columns import queue_shown, time_ago
 from queues.admin.find import find_address
 from queues.admin.history import DEFAULT_SPAN, history, history_charts
 from queues.admin.links import listed, page_of
@@ -142,7 +142,7 @@ def _reasons(state: BrokerState) -> list[dict[str, Any]]:
     dead = {queue.id: queue.name for queue in state.overview.queues if queue.counts.dead}
     return [
         {
-            "reason": group.reason, "queue": dead[group.queue], "count": format_number(group.count),
+            "reason": group.reason, "queue": queue_shown(dead[group.queue]), "count": format_number(group.count),
             "last": time_ago(group.last), "page": find_address(dead[group.queue], "dead", group.reason),
             "queue_page": page_of("queue", group.queue),
         }
@@ -205,7 +205,8 @@ def _busiest(state: BrokerState) -> list[dict[str, Any]]:
 
     return [
         {
-            "queue": queue, "in": format_rate(queue.in_rate), "out": format_rate(queue.out_rate),
+            "queue": queue, "name": queue_shown(queue.name), "in": format_rate(queue.in_rate),
+            "out": format_rate(queue.out_rate),
             "oldest": duration(state.oldest[queue.id]) if queue.id in state.oldest else "-",
         }
         for queue in nsmallest(MAX_QUEUES, state.overview.queues, busy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -38,16 +39,22 @@ class OperateForm(forms.Form):
     """The arguments of an action, beside its messages."""
 
     target = forms.CharField(max_length=255, label="To the queue", help_text="Its name.")
+    most = forms.IntegerField(
+        required=False, min_value=1, max_value=10**9, label="At most", help_text="So many, the first ones; empty: all."
+    )
     delay = forms.FloatField(min_value=0.001, max_value=MAX_DELAY, label="For seconds")
     typed = forms.CharField(
         label="Name of the queue", help_text="Deleted messages are gone. Type the name of their queue to confirm.",
         widget=forms.TextInput(attrs={"autocomplete": "off"}), strip=False,
     )  # fmt: skip
 
-    def __init__(self, action: BulkAction, queue: str, *args: Any) -> None:
+    def __init__(self, action: BulkAction, criteria: Criteria, *args: Any) -> None:
         super().__init__(*args)
-        self.queue = queue
-        needed = {"target": action in NEED_TARGET, "delay": action == BulkAction.DELAY, "typed": destroys(action)}
+        self.queue = criteria.queue
+        needed = {
+            "target": action in NEED_TARGET, "delay": action == BulkAction.DELAY, "typed": destroys(action),
+            "most": not criteria.ids,
+        }  # fmt: skip
         for name, is_needed in needed.items():
             if not is_needed:
                 del self.fields[name]
@@ -98,9 +105,13 @@ def operate_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
         demand(may_operate(request, action))
         plan = BulkPlan(action=action, criteria=criteria)
         found = bulk.preview(plan)
-        form = OperateForm(action, criteria.queue, request.POST if confirmed(request) else None)
+        form = OperateForm(action, criteria, request.POST if confirmed(request) else None)
         if confirmed(request) and form.is_valid():
             data = form.cleaned_data
+            if most := data.get("most"):
+                criteria = replace(criteria, most=most)
+                complete = found.complete or most <= found.count
+                found = replace(found, count=min(most, found.count), complete=complete)
             plan = BulkPlan(action=action, criteria=criteria, target=data.get("target", ""), delay=data.get("delay"))
             return _begin(model_admin, request, plan, found)
     except BrokerError as error:

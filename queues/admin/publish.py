@@ -18,6 +18,7 @@ from queues.admin.life import ID
 from queues.admin.recorded import demand, operator, render_page
 from queues.api import publish
 from queues.errors import BrokerError
+from queues.formats.contents import NoSuchContent, json_of_msgpack, msgpack_of_json
 from queues.models import ArchivedMessage, Content, Message, Queue
 from queues.operations.audit_log import record
 
@@ -31,10 +32,11 @@ class PublishForm(forms.Form):
     address = forms.CharField(max_length=262, help_text="A queue's name, or topic:NAME.")
     body = forms.CharField(widget=forms.Textarea(attrs={"rows": 14}), required=False, strip=False)
     is_base64 = forms.BooleanField(required=False, label="The body is base64", help_text="For bytes that are no text.")
+    original = forms.IntegerField(required=False, widget=forms.HiddenInput())
     content_type = forms.ChoiceField(
         choices=[("", "bytes"), *((label, label) for value, label in Content.choices if value != Content.LETTER)],
-        required=False,
-    )
+        required=False, help_text="MessagePack is written as JSON, unless it is base64.",
+    )  # fmt: skip
     headers = forms.CharField(required=False, help_text="A JSON object.", widget=forms.Textarea(attrs={"rows": 4}))
     key = forms.CharField(required=False, max_length=1024, help_text="Unique in the queue while the message lives.")
     priority = forms.IntegerField(min_value=-100, max_value=100, initial=0)
@@ -49,6 +51,11 @@ class PublishForm(forms.Form):
                 data["bytes"] = base64.b64decode("".join(text.split()).encode(), validate=True)
             except (binascii.Error, ValueError) as error:
                 self.add_error("body", f"It is no base64: {error}.")
+        elif data.get("content_type") == Content.MSGPACK.label:
+            try:
+                data["bytes"] = msgpack_of_json(text)
+            except NoSuchContent as error:
+                self.add_error("body", f"MessagePack cannot be made of it: {error}.")
         else:
             # A browser sends each end of a line as CR LF; what is edited as text had LF.
             data["bytes"] = text.replace("\r\n", "\n").encode()
@@ -83,16 +90,18 @@ def publish_view(model_admin: ModelAdmin, request: HttpRequest) -> HttpResponse:
 
 
 def _publish(model_admin: ModelAdmin, request: HttpRequest, data: dict[str, Any]) -> HttpResponse:
+    original = data["original"]
+    copy = "" if original is None else f", a copy of message {original}"
     with transaction.atomic():
         id = publish(
             data["address"], data["bytes"], headers=data["headers"] or None, delay=data["delay"], ttl=data["ttl"],
             key=data["key"] or None, priority=data["priority"], content_type=data["content_type"] or None,
         )  # fmt: skip
-        record(operator(request), "publish", f"message:{id or 'dropped'}", data["address"])
+        record(operator(request), "publish", f"message:{id or 'dropped'}", f"{data['address']}{copy}")
     if id is None:
         model_admin.message_user(request, "The topic has no subscription: the message was dropped.", messages.WARNING)
         return HttpResponseRedirect(reverse("admin:queues_message_publish"))
-    model_admin.message_user(request, f"Published message {id}.", messages.SUCCESS)
+    model_admin.message_user(request, f"Published message {id}{copy}.", messages.SUCCESS)
     return HttpResponseRedirect(reverse("admin:queues_message_change", args=[id]))
 
 
@@ -121,6 +130,9 @@ def _of_message(row: Message | ArchivedMessage, body: bytes) -> dict[str, Any]:
         text, is_base64 = body.decode(), False
     except UnicodeDecodeError:
         text, is_base64 = "", True
+    if row.content == Content.MSGPACK:
+        text = json_of_msgpack(body) or ""
+        is_base64 = not text
     if is_base64 or "\0" in text or "\r" in text:  # neither survives a form
         text, is_base64 = base64.encodebytes(body).decode(), True
     headers = row.headers
@@ -129,7 +141,8 @@ def _of_message(row: Message | ArchivedMessage, body: bytes) -> dict[str, Any]:
     name = Queue.objects.filter(pk=row.queue_id).values_list("name", flat=True).first()
     content = row.content if row.content not in (None, Content.LETTER) else None
     return {
-        "address": name or "", "body": text, "is_base64": is_base64,
+        "original": getattr(row, "origin_id", None) or row.pk, "address": name or "", "body": text,
+        "is_base64": is_base64,
         "headers": json.dumps(headers, ensure_ascii=False) if headers else "",
         "content_type": Content(content).label if content else "",
         "priority": -(row.pk >> 56) if isinstance(row, Message) else 0,

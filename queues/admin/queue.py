@@ -10,11 +10,12 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.utils.safestring import SafeString
 
 from queues.admin import definitions
 from queues.admin.audit_links import operators_address
 from queues.admin.charts import format_rate, sparkline
-from queues.admin.columns import column, state_name
+from queues.admin.columns import column, queue_shown, state_name
 from queues.admin.counted import CountedRows, messages_link
 from queues.admin.effects import effects
 from queues.admin.find import find_address
@@ -69,8 +70,8 @@ class QueueAdmin(CountedRows):
     change_form_template = "admin/queues/queue_change_form.html"
     change_list_template = "admin/queues/queue_change_list.html"
     list_display = (
-        "name", "last_hour", "is_delivering", "ready", "leased", "delayed", "dead", "incoming", "outgoing", "oldest",
-        "consumers",
+        "shown_name", "last_hour", "is_delivering", "ready", "leased", "delayed", "dead", "incoming", "outgoing",
+        "oldest", "consumers",
     )  # fmt: skip
     list_filter = ("kind", "paused", "single_active_consumer", "audited")
     list_per_page = 50
@@ -134,6 +135,10 @@ class QueueAdmin(CountedRows):
     def save_model(self, request: HttpRequest, obj: Queue, form: Any, change: bool) -> None:
         audit_log.declare(operator(request))  # it may begin or end to be audited
         super().save_model(request, obj, form, change)
+
+    @admin.display(description="name", ordering="name")
+    def shown_name(self, queue: Queue) -> SafeString:
+        return queue_shown(queue.name)
 
     is_delivering = column("delivering", lambda queue: not queue.paused, boolean=True)
 

@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
-from queues.admin.columns import time_ago
+from queues.admin.columns import queue_shown, time_ago
 from queues.admin.find import may_operate
 from queues.admin.generic import ModelAdmin
 from queues.admin.links import page_of
@@ -116,5 +116,5 @@ def _rows(
             if may_operate(request, action)
         ]
         page = page_of("queue", group.queue)
-        rows.append(_shown(group) | {"queue": names[group.queue], "queue_page": page, "links": links})
+        rows.append(_shown(group) | {"queue": queue_shown(names[group.queue]), "queue_page": page, "links": links})
     return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from msgpack import packb, unpackb  # type: ignore[import-untyped]
@@ -26,6 +27,29 @@ def canonical_msgpack(body: bytes) -> bytes:
     except ValueError as error:
         raise NoSuchContent(f"it is not valid MessagePack: {error}") from error
     packed: bytes = packb(_sorted(value, DEEPEST))
+    return packed
+
+
+def json_of_msgpack(body: bytes) -> str | None:
+    """A MessagePack body as JSON that `msgpack_of_json` makes it of again; None if JSON cannot carry it, as bytes."""
+    try:
+        text = json.dumps(unpackb(body, ext_hook=_refuse), indent=2, ensure_ascii=False)
+        return text if msgpack_of_json(text) == canonical_msgpack(body) else None
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def msgpack_of_json(text: str) -> bytes:
+    """JSON as the MessagePack body that is stored for it. Raises NoSuchContent for what is no JSON, or has a value that
+    `canonical_msgpack` refuses."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise NoSuchContent(f"it is not valid JSON: {error}") from error
+    try:
+        packed: bytes = packb(_sorted(value, DEEPEST))
+    except UnicodeEncodeError as error:
+        raise NoSuchContent(f"it has a text that is no UTF-8: {error.reason}") from error
     return packed
 
 

@@ -80,7 +80,8 @@ def preview(plan: BulkPlan, using: str = DEFAULT_DB_ALIAS) -> Preview:
     search = _search(plan, newest(using), using)
     look = search.find("", MAX_COUNTED)
     sample = replace(look, ids=look.ids[:SAMPLE], times=look.times[:SAMPLE])
-    return Preview(len(look.ids), not look.cursor, sample)
+    most = plan.criteria.most or len(look.ids) + 1
+    return Preview(min(len(look.ids), most), not look.cursor or most <= len(look.ids), sample)
 
 
 def start(plan: BulkPlan, by: str, expected: int | None = None, using: str = DEFAULT_DB_ALIAS) -> BulkOperation:
@@ -265,11 +266,12 @@ def _advance(operation: BulkOperation, using: str) -> None:
         delay=operation.delay,
     )  # fmt: skip
     search = _search(plan, operation.high, using)
-    look = search.look(operation.cursor, STEP)
+    most = plan.criteria.most
+    look = search.look(operation.cursor, min(STEP, most - operation.done) if most else STEP)
     done = _Step(plan, operation.by, using).change(search, look)
-    operation.cursor = look.cursor
     operation.looked += look.looked
     operation.done += done
+    operation.cursor = "" if most and operation.done >= most else look.cursor
     operation.skipped += len(look.ids) - done
 
 

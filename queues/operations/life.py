@@ -195,7 +195,9 @@ def _merged(steps: list[Step], told: list[Step]) -> list[Step]:
         same = next((one for one in told if one.event == step.event and step.event in ONCE), None)
         if same is not None:
             told.remove(same)
-            step = replace(step, who=step.who or same.who, source=same.source, others=same.others)
+            by_hand = same.detail if same.source == f"audit: {OPERATORS}" else ""
+            detail = ", ".join(filter(None, (step.detail, by_hand)))
+            step = replace(step, who=step.who or same.who, detail=detail, source=same.source, others=same.others)
         merged.append(step)
     return [*merged, *told]
 

@@ -15,6 +15,7 @@ from django.apps import apps
 from queues.models import QueueKind
 from queues.operations.overview import NEW_NODES, QueueState
 from queues.operations.state import BrokerState, Problem, Trend
+from queues.permissions.addresses import queue_words
 
 #: Of one kind, the rest is counted.
 MAX_SHOWN = 5
@@ -137,9 +138,10 @@ def _of_queues(state: BrokerState) -> Iterable[Problem]:
     found: dict[object, Problem] = {}
     for problem in chain(_deserted(state), _growing(state), _dead_letters(state)):
         first = found.get(problem.id)
-        found[problem.id] = problem if first is None else replace(
-            first, text=f"{first.text} It{problem.text.removeprefix(problem.queue)}", dead=first.dead or problem.dead
-        )
+        if first is not None:
+            more = problem.text.removeprefix(queue_words(problem.queue))
+            problem = replace(first, text=f"{first.text} It{more}", dead=first.dead or problem.dead)
+        found[problem.id] = problem
     return found.values()
 
 
@@ -149,7 +151,8 @@ def _deserted(state: BrokerState) -> Iterator[Problem]:
             continue
         if state.trends.get(queue.id, NO_TREND).completed:
             yield Problem(
-                "deserted", f"{queue.name} has lost its consumers: messages wait, some were consumed within the hour.",
+                "deserted", f"{queue_words(queue.name)} has lost its consumers: messages wait, some were consumed "
+                "within the hour.",
                 "Start them again, and see in their logs why they went.", queue.id, queue=queue.name,
             )  # fmt: skip
 
@@ -163,7 +166,7 @@ def _growing(state: BrokerState) -> Iterator[Problem]:
         rising = last - first >= GROWN and last >= GROWTH * first and last >= 0.9 * trend.most_ready
         if trend.samples >= SAMPLES and rising and trend.came > trend.went:
             yield Problem(
-                "growing", f"{queue.name} grows: {last:,} messages wait, {last - first:,} more than "
+                "growing", f"{queue_words(queue.name)} grows: {last:,} messages wait, {last - first:,} more than "
                 f"{NEW_NODES} minutes ago.", "Add consumers, or find out what slows them down.", queue.id,
                 queue=queue.name,
             )  # fmt: skip
@@ -175,7 +178,7 @@ def _dead_letters(state: BrokerState) -> Iterator[Problem]:
         if dead and (dead > queue.sampled_dead or state.trends.get(queue.id, NO_TREND).died):
             letters = "a dead letter that" if dead == 1 else f"{dead:,} dead letters, and some"
             yield Problem(
-                "dead", f"{queue.name} has {letters} came within the hour.",
+                "dead", f"{queue_words(queue.name)} has {letters} came within the hour.",
                 "Its page has the reasons. Put them back when the cause is gone.", queue.id, queue=queue.name,
                 dead=True,
             )  # fmt: skip
@@ -205,5 +208,5 @@ def _idle(state: BrokerState) -> Iterator[Problem]:
 def _paused(state: BrokerState) -> Iterator[Problem]:
     for queue in _of_producers(state):
         if queue.paused and queue.counts.ready:
-            text = f"{queue.name} is paused, and messages wait in it."
+            text = f"{queue_words(queue.name)} is paused, and messages wait in it."
             yield Problem("paused", text, "Resume it when its consumers may go on.", queue.id, notice=True)

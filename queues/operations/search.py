@@ -62,7 +62,8 @@ class Criteria:
     `state` is one of STATES, or FINISHED for the archive. Times are those of publishing, in the archive those of the
     end. `value` is the text of the header. `producer` is the name of an API key. `protocol` is known for letters, for
     Celery's tasks, and for keys that are good for no other. `reason` is that of a dead letter, or of what stands in a
-    dead-letter queue, as `queues.formats.reasons.fingerprint` has it. `ids` are places or first ids.
+    dead-letter queue, as `queues.formats.reasons.fingerprint` has it. `most` is how many of those that are found are
+    operated on; 0: all. `ids` are places or first ids.
     """
 
     queue: str = ""
@@ -76,6 +77,7 @@ class Criteria:
     protocol: str = ""
     text: str = ""
     reason: str = ""
+    most: int = 0
     ids: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queues.errors import BrokerError
 from queues.formats.texts import is_storable, shown
-from queues.permissions.rules import Operation, Protocol, is_allowed
+from queues.permissions.rules import MAILBOX_PREFIX, SUBSCRIPTION_PREFIX, Operation, Protocol, is_allowed
 
 #: Characters of a name, at most.
 MAX_NAME = 255
@@ -22,6 +22,14 @@ class InvalidAddress(BrokerError, ValueError):
     def __init__(self, address: object, problem: str) -> None:
         super().__init__(f"{shown(address)} is no address: {problem}.")
         self.address = address
+
+
+def queue_words(name: str) -> str:
+    """What people call a queue: of a subscription's its topic, of a mailbox the peer, else its name."""
+    if name.startswith(MAILBOX_PREFIX):
+        return f"peer {name.removeprefix(MAILBOX_PREFIX)}"
+    id, _, topic = name.removeprefix(SUBSCRIPTION_PREFIX).partition("/")
+    return f"{topic}, subscription {id}" if topic and name.startswith(SUBSCRIPTION_PREFIX) else name
 
 
 def parse_address(text: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from pytest_django.live_server_helper import LiveServer
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -9,6 +10,7 @@ from selenium.webdriver.support import expected_conditions as seen
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from queues.models import BulkOperation, BulkState, State
+from queues.operations import search
 from tests.queues.store import assert_counts_are_exact, make_queue, store
 
 
@@ -46,3 +48,17 @@ def test_an_operator_finds_a_message_follows_its_life_and_moves_what_a_search_fi
     wait.until(seen.text_to_be_present_in_element((By.CSS_SELECTOR, ".field-state .readonly"), "done"))
     assert BulkOperation.objects.get().state == BulkState.DONE
     assert assert_counts_are_exact(target).ready == 601
+
+
+def test_a_search_goes_on_by_itself_until_all_was_looked_at(
+    operator: webdriver.Chrome, live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "ROWS_WITH_BODIES", 10)
+    wait, queue = WebDriverWait(operator, 30), make_queue("orders")
+    store(queue, count=60, payload=b"other")
+    store(queue, count=2, payload=b"needle")
+    operator.get(f"{live_server.url}/admin/queues/message/find/?queue=orders&text=needle")
+    wait.until(seen.text_to_be_present_in_element((By.ID, "progress"), "which is all"))
+    assert len(operator.find_elements(By.CSS_SELECTOR, ".found tbody th")) == 2
+    assert operator.find_elements(By.CSS_SELECTOR, "#operate-form .actions")
+    wait.until(seen.invisibility_of_element_located((By.ID, "stop-search")))

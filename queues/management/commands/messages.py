@@ -48,6 +48,7 @@ class Command(SubcommandCommand):
                 one.add_argument("--to", required=True, metavar="QUEUE", help="the queue to which they go")
             if action == BulkAction.DELAY:
                 one.add_argument("--for", dest="delay", type=seconds, required=True, metavar="SECONDS", help="delay")
+            one.add_argument("--most", type=number(1), default=0, metavar="N", help="so many, the first ones")
             one.add_argument("--yes", action="store_true", help="do not ask")
         operations = do.add_parser("operations", help="the newest bulk operations")
         cancel = do.add_parser("cancel", help="end a bulk operation; changes made so far stay")
@@ -121,7 +122,7 @@ def _add_criteria(parser: argparse.ArgumentParser) -> None:
 
 
 def _criteria(options: dict[str, Any]) -> Criteria:
-    given = {field.name: options[field.name] for field in fields(Criteria) if options[field.name]}
+    given = {field.name: options[field.name] for field in fields(Criteria) if options.get(field.name)}
     return Criteria(**given | {"ids": tuple(options["ids"])})
 
 

@@ -9,6 +9,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
+from msgpack import packb  # type: ignore[import-untyped]
 from pytest_django.fixtures import DjangoAssertNumQueries
 
 from queues.models import (
@@ -86,6 +87,22 @@ def test_all_that_a_search_finds_is_done_and_recorded_once(admin_client: Client)
     assert "60 done, 0 left alone." in words(confirm(admin_client, preview))
     assert assert_counts_are_exact(queue).ready == 60
     assert AuditJournalEntry.objects.filter(chain="operators").count() == 2
+
+
+def test_so_many_of_what_a_search_finds_are_done_and_the_rest_is_left(
+    admin_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "STEP", 4)
+    queue = make_queue("orders")
+    first = [message.pk for message in store(queue, State.DEAD, 20)][:10]
+    confirm(admin_client, operate(admin_client, "put-back", queue="orders", state="dead"), most="10")
+    operation = BulkOperation.objects.get()
+    while bulk.step(operation.pk):
+        pass
+    operation.refresh_from_db()
+    assert (operation.done, operation.expected, operation.state) == (10, 10, BulkState.DONE)
+    assert assert_counts_are_exact(queue).ready == 10
+    assert set(Message.objects.filter(state=State.READY).values_list("origin_id", flat=True)) == set(first)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +276,11 @@ def test_a_message_is_published_from_a_form(admin_client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "content"), [(b"text \xc3\xa9", None), (b"\x00\xff", None), (b"a\r\nb", None), (b'{"a": 1}', Content.JSON)]
+    ("body", "content"),
+    [
+        (b"text \xc3\xa9", None), (b"\x00\xff", None), (b"a\r\nb", None), (b'{"a": 1}', Content.JSON),
+        (packb({"a": [1, "é", None]}), Content.MSGPACK), (packb({"a": b"\xff"}), Content.MSGPACK),
+    ],
 )
 def test_a_message_is_edited_and_published_again_byte_for_byte(
     admin_client: Client, body: bytes, content: int | None
@@ -270,6 +291,7 @@ def test_a_message_is_edited_and_published_again_byte_for_byte(
     data = {name: form[name].value() for name in form.fields}
     publish(admin_client, **{name: str(value) for name, value in data.items() if value not in (None, False, "")})
     new = Message.objects.exclude(pk=old.pk).get()
+    assert f"to orders, a copy of message {old.pk}" in words(admin_client.get(address("message", "change", new.pk)))
     assert bytes(new.payload) == body
     assert (new.headers, new.content, new.state) == ({"tenant": "a"}, content, State.READY)
 
@@ -279,7 +301,11 @@ def test_a_message_is_edited_and_published_again_byte_for_byte(
     [
         ({"address": "nowhere"}, "nowhere"), ({"address": "_peer/bob"}, "system"), ({"headers": "[]"}, "JSON object"),
         ({"headers": "{"}, "valid JSON"), ({"body": "é", "is_base64": "on"}, "no base64"), ({"priority": "101"}, "100"),
-        ({"content_type": "application/msgpack", "body": "x" * 9}, "MessagePack"),
+        ({"content_type": "application/msgpack", "body": "x" * 9}, "not valid JSON"),
+        ({"content_type": "application/msgpack", "body": "[1.5]"}, "MessagePack cannot be made of it: it has a float"),
+        ({"content_type": "application/msgpack", "body": str(1 << 63)}, "more than 64 bits"),
+        ({"content_type": "application/msgpack", "body": '"\\ud800"'}, "no UTF-8"),
+        ({"content_type": "application/msgpack", "body": "[" * 70 + "]" * 70}, "nested more than 62 deep"),
     ],
 )  # fmt: skip
 def test_a_message_that_cannot_be_is_refused_on_the_form(

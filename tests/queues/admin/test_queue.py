@@ -109,6 +109,18 @@ def test_ages_that_are_hard_to_find_are_unknown_and_the_list_is_there(
         assert "unknown" in text_of(admin_client.get(address("queue")))
 
 
+def test_queues_of_subscriptions_and_peers_are_called_what_people_call_them(admin_client: Client) -> None:
+    make_queue("_subscription/20/prices/eu", kind="subscription"), make_queue("_peer/bob", kind="mailbox")
+    make_queue("orders")
+    page = admin_client.get(address("queue"))
+    text = words(page)
+    assert "prices/eu, subscription 20" in text
+    assert "peer bob" in text
+    assert "orders" in text
+    assert 'title="_peer/bob"' in page.content.decode()
+    assert "Queues | Fivewire" in text
+
+
 # One queue's page.
 
 

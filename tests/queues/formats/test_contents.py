@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from queues.api import InvalidMessage, publish
-from queues.formats.contents import NoSuchContent, canonical_msgpack
+from queues.formats.contents import NoSuchContent, canonical_msgpack, json_of_msgpack, msgpack_of_json
 from queues.models import Content, Message
 from queues.operations.queues import create_queue
 
@@ -54,3 +56,28 @@ def test_a_message_keeps_its_content_type_and_its_priority() -> None:
             publish("q", b"", **wrong)
     with pytest.raises(InvalidMessage, match="it has a float"):
         publish("q", msgpack.packb(0.5), content_type="application/msgpack")
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20,
+)  # fmt: skip
+
+
+@given(VALUES)
+def test_a_value_that_json_can_carry_comes_back_from_it(value: object) -> None:
+    body = canonical_msgpack(msgpack.packb(value))
+    text = json_of_msgpack(body)
+    assert text is not None
+    assert msgpack_of_json(text) == body
+
+
+@pytest.mark.parametrize("value", [b"\xff", {"a": [b""]}, msgpack.ExtType(5, b"x"), msgpack.Timestamp(1), {1: 2}, 1.5])
+def test_a_value_that_json_cannot_carry_is_no_json(value: object) -> None:
+    assert json_of_msgpack(msgpack.packb(value)) is None
+
+
+@pytest.mark.parametrize("text", ["{", "", "[1.5]", "NaN", str(1 << 64), '"\\ud800"', "[" * 5000, "9" * 5000])
+def test_json_that_is_no_message_is_refused_with_the_reason(text: str) -> None:
+    with pytest.raises(NoSuchContent, match="it "):
+        msgpack_of_json(text)
