@@ -166,7 +166,7 @@ SESSION_COOKIE_SAMESITE = "Lax"
 DEFAULT_EXCEPTION_REPORTER_FILTER = "brokersite.error_reports.ErrorReportFilter"
 
 LOG_FORMATS = {
-    "text": {"format": "{asctime} {levelname} {name}: {message}", "style": "{"},
+    "text": {"class": "brokersite.logs.OneLine", "format": "{asctime} {levelname} {name}: {message}", "style": "{"},
     "json": {
         "()": "pythonjsonlogger.json.JsonFormatter",
         "fmt": ["levelname", "name", "process", "message"],

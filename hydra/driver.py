@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from hydra import clock
 from hydra.errors import StoreError
-from hydra.irc.fates import Fate, FateKind, Settle
+from hydra.irc.fates import LINE_REFUSED, LINES_MISSED, Fate, FateKind, Settle
 from hydra.open_links import OpenLinks
 from hydra.protocol import effects
 from hydra.protocol.codec import MessageTooLong, encode
@@ -30,7 +30,7 @@ from hydra.protocol.node import Node
 from hydra.protocol.roles import Role
 from hydra.transports.address import NodeAddress
 from hydra.transports.base import LinkListener, TransportOptions
-from wire.net.limits import LogThrottle
+from queues.log_throttle import LogThrottle
 from wire.net.tasks import Tasks
 
 logger = logging.getLogger(__name__)
@@ -264,9 +264,9 @@ class Driver:
             case effects.DeliverLine(term, idx, line):
                 self._watcher.delivered(term, idx, line)
             case effects.Missed(term, first, last):
-                self._watcher.happened("lines missed", f"term {term}, {first} to {last}")
+                self._watcher.happened(LINES_MISSED, f"term {term}, {first} to {last}")
             case effects.Refused(message, reason):
-                self._watcher.happened("line refused", f"{message}: {reason}")
+                self._watcher.happened(LINE_REFUSED, f"{message}: {reason}")
             case effects.RoleChanged(role, term, leader):
                 self._watcher.changed(role, term, leader)
 

@@ -93,6 +93,12 @@ class Node(models.Model):
     faults = models.BigIntegerField(
         default=0, db_default=0, help_text="Units of work given up by its process for unforeseen reasons."
     )
+    lines_refused = models.BigIntegerField(
+        default=0, db_default=0, help_text="Lines of its process that IRC refused."
+    )
+    lines_lost = models.BigIntegerField(
+        default=0, db_default=0, help_text="Lines that were said or not, nobody knows, or not stored; a gap is one."
+    )
 
     objects = NodeQuerySet.as_manager()
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from hydra import clock
+from hydra.irc.fates import LINE_LOST
 from hydra.storage.database_thread import TIMEOUT, DatabaseThread
 from hydra.storage.line_records import Line, is_recorded, record
 from queues.api import QueueFull, QueueNotFound
@@ -51,7 +52,7 @@ class Recorder:
         """Store a line, soon."""
         if len(self._lines) >= MAX_WAITING:
             lost = self._lines.popleft()
-            self._happened("line lost", f"{MAX_WAITING} lines wait for {self.queue}: term {lost[0]}, {lost[1]}")
+            self._happened(LINE_LOST, f"{MAX_WAITING} lines wait for {self.queue}: term {lost[0]}, {lost[1]}")
         self._lines.append((term, idx, line))
         self._none.clear()
         self._some.set()

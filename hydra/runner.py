@@ -11,14 +11,14 @@ import contextlib
 import logging
 import random
 import signal
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from hydra import clock
 from hydra.driver import Driver
 from hydra.errors import StoreError
-from hydra.irc.fates import Fate, FateKind
+from hydra.irc.fates import ENDS, LINE_LOST, LINE_REFUSED, LINES_MISSED, Fate, FateKind
 from hydra.irc.pace import Pace
 from hydra.notifications import CommandAction, OperatorCommand
 from hydra.options import HydraOptions
@@ -98,6 +98,8 @@ class Runner:
         self._database = DatabaseThread("hydra-database", self._answer)
         #: Faults of former drivers, the recorder and the sender.
         self._faults_beside = 0
+        #: Events of lines, by their kind.
+        self._lines: Counter[str] = Counter()
         self._position: tuple[int, int] | None = None
         self._silence: asyncio.TimerHandle | None = None
         self._beginning = asyncio.Lock()
@@ -309,7 +311,7 @@ class Runner:
     def happened(self, kind: str, text: str) -> None:
         """See `Watcher`."""
         logger.info("%s: %s", kind, text)
-        self.store.status.happened(kind, text)
+        self._note(kind, text)
         if kind == "irc":
             self._gate_changed()
             self._show_now()
@@ -317,6 +319,10 @@ class Runner:
     def _happened_beside(self, kind: str, text: str) -> None:
         """Note an event of the recorder or the sender."""
         self._faults_beside += kind == "fault"
+        self._note(kind, text)
+
+    def _note(self, kind: str, text: str) -> None:
+        self._lines[kind] += kind in ENDS
         self.store.status.happened(kind, text)
 
     def failed(self, error: Exception) -> None:
@@ -350,9 +356,9 @@ class Runner:
             if not waiting.done():
                 waiting.set_result(fate)
         elif fate.kind is FateKind.REFUSED:
-            self._other_ended("line refused", message, line, fate)
+            self._other_ended(LINE_REFUSED, message, line, fate)
         elif fate.kind is not FateKind.SENT:
-            self._other_ended("line lost", message, line, fate)
+            self._other_ended(LINE_LOST, message, line, fate)
 
     def _other_ended(self, kind: str, message: str, line: str, fate: Fate) -> None:
         logger.warning("%s of another node: %s: %s", kind, message, fate.words)
@@ -381,7 +387,10 @@ class Runner:
     # Periodic work.
 
     def _show_now(self) -> None:
-        self.store.status.publish(snapshot(self.driver.node, clock.now(), self._faults_beside + self.driver.faults))
+        faults, lines = self._faults_beside + self.driver.faults, self._lines
+        self.store.status.publish(
+            snapshot(self.driver.node, clock.now(), faults, lines[LINE_REFUSED], lines[LINE_LOST] + lines[LINES_MISSED])
+        )
 
     async def _show(self) -> None:
         while True:

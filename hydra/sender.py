@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from hydra import clock
 from hydra.irc.casemapping import fold
-from hydra.irc.fates import SENT, Fate, FateKind
+from hydra.irc.fates import LINE_LOST, LINE_REFUSED, SENT, Fate, FateKind
 from hydra.protocol.lines import is_sendable, targets
 from hydra.send_gate import SendGate
 from hydra.storage.database_thread import DatabaseThread
@@ -288,7 +288,7 @@ class Sender(Waiter):
         buffer = self._buffer
         entry = None if buffer is None else buffer.unacked.get(tag)
         if buffer is not None and entry is not None:
-            kind = "line lost" if lost else "line refused"
+            kind = LINE_LOST if lost else LINE_REFUSED
             logger.warning(
                 "%s: %s, message %d is a dead letter: %s", self.queue, kind, entry[0], words,
                 extra={"queue": self.queue, "message_id": entry[0]},

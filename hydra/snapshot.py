@@ -80,6 +80,9 @@ class NodeSnapshot:
     members: tuple[MemberStatus, ...]
     faults: int = 0
     """Units of work given up by its process for unforeseen reasons."""
+    lines_refused: int = 0
+    lines_lost: int = 0
+    """Lines that its process gave to IRC, or was to store, and that came to no good end."""
 
     @property
     def standing(self) -> tuple[str, int, int | None, str]:
@@ -87,8 +90,10 @@ class NodeSnapshot:
         return self.role, self.term, self.leader, self.irc
 
 
-def snapshot(node: Node, now: float, faults: int = 0) -> NodeSnapshot:
-    """Take a node's snapshot; `now` is its clock's time, `faults` are those of its process."""
+def snapshot(
+    node: Node, now: float, faults: int = 0, lines_refused: int = 0, lines_lost: int = 0
+) -> NodeSnapshot:  # fmt: skip
+    """Take a node's snapshot; `now` is its clock's time, faults and lines are those of its process."""
     core, leader_term = node.core, node.heartbeat.leader_term
     leader = node.members.get(node.leader)
     return NodeSnapshot(
@@ -106,6 +111,8 @@ def snapshot(node: Node, now: float, faults: int = 0) -> NodeSnapshot:
         links=tuple(_links(node)),
         members=tuple(_members(node)),
         faults=faults,
+        lines_refused=lines_refused,
+        lines_lost=lines_lost,
     )
 
 

@@ -27,6 +27,8 @@ class PeersCollector(Collector):
         if self._service.engine_now is not None:
             yield over_quota(self._service.over_quota, "connections")
             yield from engine_metrics(self._service.engine_now)
+            dropped = self._service.engine_now.mailboxes.dropped
+            yield counters("fivewire_letters_dropped", "Envelopes that were not stored.", "reason", dropped)
 
     def _own(self) -> Iterator[Metric]:
         service = self._service

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from django.conf import settings
 
 from queues.engine.api import Broker, Engine, EngineError, EngineOptions, StoreUnavailable
 from queues.engine.api import options_from_settings as engine_options
+from queues.log_throttle import FAULTS, LogThrottle
 from queues.permissions.key_sessions import KeySessions
 from queues.permissions.throttle import FailureThrottle
 
@@ -75,6 +77,7 @@ class PeerbusService:
         self.closed: Counter[str] = Counter()
         #: Exceptions that cost one connection.
         self.failures = 0
+        self._faults = LogThrottle(*FAULTS)
         self.engine_now: Broker | None = None
         self._starting: asyncio.Task[Broker] | None = None
 
@@ -103,6 +106,11 @@ class PeerbusService:
         engine.on_key_change.append(partial(self._key_changed, engine.health.guard))
         self.engine_now = engine
         return engine
+
+    def session_failed(self, where: str) -> bool:
+        """A session raised what nothing foresaw: count that. Returns whether the log is to have it."""
+        self.failures += 1
+        return self._faults.admit(where, time.monotonic()) > 0
 
     def admit(self, session: ServedPeer) -> bool:
         """A connection has come; False when there are too many."""

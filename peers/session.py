@@ -135,11 +135,11 @@ class PeerSession:
         """Something of this connection has raised the exception that is being handled, which costs it alone."""
         mailbox = self._mailbox
         name, number = (None, 0) if mailbox is None else (mailbox.name, mailbox.connection)
-        logger.exception(
-            "connection %d of peer %r failed in %s and is closed", number, name, event,
-            extra={"connection": number, "peer": name},
-        )  # fmt: skip
-        self._service.failures += 1
+        if self._service.session_failed(event):
+            logger.exception(
+                "connection %d of peer %r failed in %s and is closed", number, name, event,
+                extra={"connection": number, "peer": name},
+            )  # fmt: skip
 
     def break_off(self) -> None:
         """Something that the engine does for this connection has failed, and is logged."""

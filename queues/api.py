@@ -24,6 +24,7 @@ from typing import Any
 from django.db import DEFAULT_DB_ALIAS, connections, transaction
 
 from queues.config.settings import settings
+from queues.ends import ended
 from queues.engine.api import DEAD_LETTER, QueueFull, QueueNotFound, statement_parts
 from queues.errors import BrokerError
 from queues.formats.contents import NoSuchContent, canonical_msgpack
@@ -134,7 +135,9 @@ def publish_many(
         if error is None:
             announce_ready(using, ready)
     if error is not None:
+        ended("rejected", len(rows))
         raise error
+    ended("unheard", sum(id is None for id in ids))
     return ids
 
 

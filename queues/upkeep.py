@@ -19,6 +19,7 @@ from psycopg.errors import LockNotAvailable
 from queues.config.settings import settings
 from queues.database.parameters import primary_parameters
 from queues.database.sql_files import ALL
+from queues.ends import ended
 from queues.engine.cluster import reaper
 from queues.engine.cluster.periodic import notice_days, told_idle
 from queues.engine.database import connect
@@ -54,14 +55,17 @@ def keep_archive(using: str = DEFAULT_DB_ALIAS) -> None:
         notice = notice_days(idle, settings.BROKER_IDLE_SUBSCRIPTION_NOTICE_DAYS)
         if (rows := query("warn_idle_subscriptions", using, days=idle, notice=notice)) and notice:
             logger.warning("%s", told_idle(idle, rows))
-        _drop("drop_idle_subscriptions", idle, 1, using)
+        ended("forgotten", _drop("drop_idle_subscriptions", idle, 1, using))
 
 
-def _drop(name: str, days: int, limit: int, using: str) -> None:
-    """Run one of the engine's statements until it finds less than it may remove at once."""
-    gone = limit
+def _drop(name: str, days: int, limit: int, using: str) -> int:
+    """Run one of the engine's statements until it finds less than it may remove at once. Returns the sum of its last
+    column."""
+    gone, total = limit, 0
     while gone == limit:
-        [(gone,)] = query(name, using, days=days, limit=limit, **ALL)
+        [(gone, *_, last)] = [(*row, row[-1]) for row in query(name, using, days=days, limit=limit, **ALL)]
+        total += last
+    return total
 
 
 def return_leases() -> int:

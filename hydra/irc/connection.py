@@ -45,11 +45,14 @@ from hydra.irc.settings import IrcServer, IrcTimes, IrcUser
 from hydra.irc.wire import MAX_LINE, Wire
 from hydra.protocol.lines import MAX_IRC, command, targets
 from queues.backoff import Backoff
+from queues.log_throttle import LogThrottle
 
 logger = logging.getLogger("hydra.irc")
 
 #: Seconds within which a line counts as sent at once.
 SOON: Final = 0.25
+#: Seconds, and lines in them, about one thing that the server does.
+WARNINGS: Final = 60.0, 10
 #: What this client's PINGs ask to be repeated.
 PING: Final = "hydra"
 #: The numeric that tells a client its new host.
@@ -120,6 +123,7 @@ class IrcConnection:
         self.loop = asyncio.get_running_loop()
         self._rng = Random()
         self._queue: deque[_Line] = deque()
+        self._throttle = LogThrottle(*WARNINGS)
         #: The pauses before further attempts while the server refuses this client, and the next one.
         self._pauses = self._new_pauses()
         self._pause = 0.0
@@ -277,7 +281,7 @@ class IrcConnection:
             return
         words = [event.target or "", *event.arguments]
         if (channel := self.channels.refused(words, refusal_text(event))) is not None:
-            logger.warning("%s refuses JOIN %s: %s", self._server, channel, event_text(event))
+            self._warn("refuses JOIN", channel, event_text(event))
             self._settle()
         elif self._under_way is not None:
             self._under_way.refusal = self._under_way.refusal or refusal_text(event)
@@ -297,6 +301,12 @@ class IrcConnection:
 
     # Channels.
 
+    def _warn(self, does: str, what: str, why: str = "") -> None:
+        """Log what the server does, which it may do as often as it likes and in its own words."""
+        if count := self._throttle.admit(does, clock.now()):
+            times = f" ({count} times since the last line)" if count > 1 else ""
+            logger.warning("%s %s %s%s%s", self._server, does, what, times, why and f": {why}")
+
     def _join(self) -> None:
         self._queue.extendleft(_Line(deque([each])) for each in reversed(self.channels.ask()))
         self._join_soon(self.times.join)
@@ -310,7 +320,7 @@ class IrcConnection:
 
     def _join_again(self) -> None:
         for name in self.channels.give_up():
-            logger.warning("%s does not answer JOIN %s", self._server, name)
+            self._warn("does not answer JOIN", name)
         self._settle()
         if self.welcomed:
             self._join()
@@ -330,7 +340,7 @@ class IrcConnection:
         elif event.type == "part" and by == own:
             self.channels.change(event.target, ChannelState.LEFT)
         elif event.type == "kick" and event.arguments and fold(event.arguments[0]) == own:
-            logger.warning("kicked out of %s on %s: %s", event.target, self._server, event_text(event))
+            self._warn("has kicked this client out of", event.target, event_text(event))
             self.channels.change(event.target, ChannelState.REFUSED, f"kicked: {event_text(event)}"[:MAX_TEXT])
             self._join_soon(min(self.times.rejoin, self.times.join))
 
@@ -360,7 +370,7 @@ class IrcConnection:
                 settle(Fate(FateKind.REFUSED, str(error)))
                 return True
         elif len(line.encode(errors="replace")) > MAX_IRC and not line.startswith("@"):
-            logger.warning("%s may cut a line of more than %d bytes", self._server, MAX_IRC)
+            self._warn("may cut lines of more than", f"{MAX_IRC} bytes")
         self._queue.append(_Line(deque(parts), settle))
         self.drain()
         return True

@@ -6,6 +6,12 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
+#: The kinds of a node's events about lines that came to no good end.
+LINE_REFUSED: Final = "line refused"
+LINE_LOST: Final = "line lost"
+LINES_MISSED: Final = "lines missed"
+ENDS: Final = LINE_REFUSED, LINE_LOST, LINES_MISSED
+
 
 class FateKind(Enum):
     """The kind of an end that a line comes to."""

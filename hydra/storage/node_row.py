@@ -32,6 +32,7 @@ from hydra.storage.status_writer import StatusWriter
 from hydra.storage.vote_log import VoteLog
 from queues.backoff import Backoff
 from queues.engine.api import check_sessions
+from queues.log_throttle import LogThrottle
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class NodeStore:
         self.status = StatusWriter(self._wake.set)
         """What operators see of the node."""
         self._vote_log = VoteLog(lease.stored)
+        self._throttle = LogThrottle(60.0)
         self._lost = False
         self._closing = False
         self._error: StoreError | None = None
@@ -209,7 +211,9 @@ class NodeStore:
         try:
             command = parse_command(payload)
         except (ValueError, TypeError) as error:
-            logger.warning("not a valid command: %s (%s)", payload[:200], error)
+            # Anyone who may connect to the database can send one.
+            if count := self._throttle.admit("command", clock.now()):
+                logger.warning("%d notification(s) are no valid command, the last: %.200r (%s)", count, payload, error)
             return
         if command.run == self.lease.run:
             self.status.happened("operator", str(command))

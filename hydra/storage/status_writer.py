@@ -164,7 +164,7 @@ class StatusWriter:
             connection, "write_status",
             id=lease.id, run=lease.run, role=status.role, current_id=status.id, leader=status.leader,
             leader_name=_clean(status.leader_name), lease_until=self._moment(status.lease_until), irc=status.irc,
-            listen=[*listen], faults=status.faults,
+            listen=[*listen], faults=status.faults, lines_refused=status.lines_refused, lines_lost=status.lines_lost,
         )  # fmt: skip
         if shown is None or shown.links != status.links:
             await execute(connection, "write_links", id=lease.id, rows=self._rows(status.links))

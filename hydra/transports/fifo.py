@@ -25,7 +25,7 @@ from hydra.transports.error_texts import CLOSED
 from hydra.transports.fifo_framing import TOKEN_SIZE, FifoDecoder, LinkStart
 from hydra.transports.pipes import PipeReader, PipeWriter, make_pipe, open_writer
 from hydra.transports.stream import StreamLink
-from wire.net.limits import LogThrottle
+from queues.log_throttle import LogThrottle
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from hydra.transports.address import TcpAddress
 from hydra.transports.base import Accept, NothingSent, TransportError, TransportOptions
 from hydra.transports.error_texts import CLOSED, reason
 from hydra.transports.stream import StreamLink
+from queues.log_throttle import LogThrottle
 from wire.net.acceptor import Acceptor
 from wire.net.address import ip_address
-from wire.net.limits import LogThrottle
 from wire.net.sockets import ListenError, open_sockets
 
 logger = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from hydra.transports.datagrams import begins_with_message, packed, whole_lines
 from hydra.transports.error_texts import reason
 from hydra.transports.icmp import ask_for_refusals, take_refusals
 from hydra.transports.stream import StreamLink
+from queues.log_throttle import LogThrottle
 from wire.net.address import ip_address
-from wire.net.limits import LogThrottle
 from wire.net.sockets import bind_all, resolve
 
 logger = logging.getLogger(__name__)

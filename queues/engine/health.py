@@ -11,15 +11,13 @@ from typing import Any, Final, Self
 import psycopg
 
 from queues.engine.clock import now
+from queues.log_throttle import FAULTS, LogThrottle
 
 logger = logging.getLogger(__name__)
 
 #: So many new starts within so many seconds make a process unready.
 MANY_RESTARTS = 3
 RESTARTS_WITHIN = 60.0
-#: Lines about isolated failures of one kind of unit within so many seconds; more are counted only.
-MAX_LINES = 20
-LINES_WITHIN = 10.0
 
 
 class Trouble(str):
@@ -57,14 +55,14 @@ class Health:
         self._troubles: dict[Trouble, str] = {}
         self._restarts: deque[float] = deque(maxlen=MANY_RESTARTS)
         self._restart_reason = ""
-        self._lines: dict[str, tuple[float, int]] = {}
+        self._lines = LogThrottle(*FAULTS)
 
     # Failures of one unit.
 
     def isolate(self, unit: str, error: BaseException, **ids: object) -> None:
         """A unit of this kind has failed, and it alone: count it, and log it with its ids."""
         self.isolated[unit] += 1
-        if not self._may_log(unit):
+        if not (count := self._lines.admit(unit, now())):
             return
         which = " ".join(f"{name}={value!r}"[:200] for name, value in ids.items() if value is not None)
         text = str(error).strip().split("\n")[0][:500] or type(error).__name__
@@ -73,16 +71,9 @@ class Health:
             FIELDS.get(name, name): value if isinstance(value, int) else str(value)[:200]
             for name, value in ids.items() if value is not None
         }  # fmt: skip
-        logger.error("one %s failed: %s (%s)", unit, text, which or "no ids", exc_info=unforeseen, extra=fields)
-
-    def _may_log(self, unit: str) -> bool:
-        since, lines = self._lines.get(unit, (0.0, 0))
-        if now() - since > LINES_WITHIN:
-            if lines > MAX_LINES:
-                logger.error("%d more failures of a %s were not logged", lines - MAX_LINES, unit)
-            since, lines = now(), 0
-        self._lines[unit] = since, lines + 1
-        return lines < MAX_LINES
+        more = f", and {count - 1} more since the last line" if count > 1 else ""
+        which = which or "no ids"
+        logger.error("one %s failed%s: %s (%s)", unit, more, text, which, exc_info=unforeseen, extra=fields)
 
     def guard(self, unit: str, owner: object, call: Callable[..., Any], *arguments: Any) -> bool:
         """Call what belongs to one session, which alone is to suffer if that raises: its connection is ended, if

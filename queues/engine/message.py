@@ -118,6 +118,8 @@ class Counts:
     returned: int = _counter("Deliveries that went back to their queues.")
     buried: int = _counter("Messages that became dead letters.")
     expired: int = _counter("Messages that outlived their time.")
+    purged: int = _counter("Messages that a purge removed while the node held them.")
+    forgotten: int = _counter("Messages that ended with a subscription that nobody polled.")
     transient_dropped: int = _counter("QoS 0 messages dropped.")
     reconnects: int = _counter("Times the database was lost.")
     rewritten: int = _counter(

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from fnmatch import fnmatchcase
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from queues.ends import ends
 from queues.engine.api import Broker, Counts
 from queues.operations.overview import Overview, QueueState, oldest_ready, take_overview
 from queues.operations.route_traffic import read_dead_letter_traffic, read_traffic
@@ -20,17 +21,18 @@ ENGINE_COUNTERS = {one.name: one.metadata["text"] for one in fields(Counts)}
 
 def counters(name: str, text: str, label: str, counts: Mapping[str, float]) -> Metric:
     """A counter for each value of a label."""
-    return _labelled(CounterMetricFamily(name, text, labels=[label]), counts)
+    return labelled(CounterMetricFamily(name, text, labels=[label]), counts)
 
 
 def gauges(name: str, text: str, label: str, figures: Mapping[str, float]) -> Metric:
     """A gauge for each value of a label."""
-    return _labelled(GaugeMetricFamily(name, text, labels=[label]), figures)
+    return labelled(GaugeMetricFamily(name, text, labels=[label]), figures)
 
 
-def _labelled(
+def labelled(
     family: CounterMetricFamily | GaugeMetricFamily, figures: Mapping[str, float] | Mapping[tuple[str, str], float]
 ) -> Metric:
+    """A family with a figure for each value of its label, or of its two labels."""
     for values, figure in figures.items():
         family.add_metric([values] if isinstance(values, str) else values, figure)
     return family
@@ -40,6 +42,17 @@ def over_quota(counts: Counter[str], *quotas: str) -> Metric:
     """The number of times that each of these quotas of a client was met."""
     met = {quota: counts[quota] for quota in quotas}
     return counters("fivewire_over_quota", "Clients that met one of their quotas.", "of", met)
+
+
+class EndsCollector(Collector):
+    """What ended in this process outside its engine. Every page of metrics of a process has it."""
+
+    def collect(self) -> Iterator[Metric]:
+        text = "Messages that ended by operators, Django or Celery, by how."
+        yield counters("fivewire_ended", text, "how", ends)
+
+
+REGISTRY.register(EndsCollector())
 
 
 def engine_metrics(engine: Broker) -> Iterator[Metric]:
@@ -55,7 +68,7 @@ def engine_metrics(engine: Broker) -> Iterator[Metric]:
     carried = {(protocol, "in"): total.messages_in for protocol, total in totals.items()}
     carried |= {(protocol, "out"): total.messages_out for protocol, total in totals.items()}
     text = "Messages published by clients (in) and delivered to them (out)."
-    yield _labelled(CounterMetricFamily("fivewire_client_messages", text, labels=["protocol", "direction"]), carried)
+    yield labelled(CounterMetricFamily("fivewire_client_messages", text, labels=["protocol", "direction"]), carried)
     waiting = engine.waiting_bytes
     yield GaugeMetricFamily("fivewire_unsettled", "Acknowledgements not yet committed.", engine.unsettled)
     yield GaugeMetricFamily("fivewire_pending_bytes", "Publishes not yet committed.", waiting)
@@ -65,7 +78,7 @@ def _of_queues(queues: list[QueueState]) -> Iterator[Metric]:
     """The figures of queues, from the tables."""
     ids, states = [queue.id for queue in queues], ("ready", "leased", "delayed", "dead")
     held = {(queue.name, state): getattr(queue.counts, state) for queue in queues for state in states}
-    yield _labelled(
+    yield labelled(
         GaugeMetricFamily("fivewire_queue_messages", "Messages in the store.", labels=["queue", "state"]), held
     )
     published = {queue.name: queue.counts.published for queue in queues}
@@ -80,7 +93,7 @@ def _of_queues(queues: list[QueueState]) -> Iterator[Metric]:
     dead = read_dead_letter_traffic(ids).values()
     moved = {(one.source.removeprefix("queue:"), one.target.removeprefix("queue:")): one.carried for one in dead}
     text = "Dead letters that went to the queue's dead-letter queue."
-    yield _labelled(CounterMetricFamily("fivewire_queue_dead_letters_moved", text, labels=["queue", "target"]), moved)
+    yield labelled(CounterMetricFamily("fivewire_queue_dead_letters_moved", text, labels=["queue", "target"]), moved)
 
 
 def route_metrics(pattern: str) -> bytes:
@@ -91,7 +104,7 @@ def route_metrics(pattern: str) -> bytes:
     family = CounterMetricFamily(
         "fivewire_route_carried", "Messages that the route has carried.", labels=["source", "target"]
     )
-    return text_of([_labelled(family, carried)])
+    return text_of([labelled(family, carried)])
 
 
 def queue_metrics(pattern: str) -> bytes:

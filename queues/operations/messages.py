@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, connections
 
+from queues.ends import ended
 from queues.engine.api import Purge, QueueFull, QueueNotFound
 from queues.errors import OperationError
 from queues.models import Message, Outcome, Overflow, Queue, State
@@ -90,6 +91,7 @@ def purge_batches(
 
     while True:
         if gone := whole(remove, using):
+            ended("removed" if outcome == Outcome.REMOVED else "purged", gone)
             yield gone
         may_be_packed = ids is None and state == State.READY
         if gone < limit and not (may_be_packed and whole(lambda: _unpack_oldest(queue, high, limit, using), using)):

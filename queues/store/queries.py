@@ -13,6 +13,7 @@ from psycopg.errors import DeadlockDetected, LockNotAvailable, SerializationFail
 from psycopg.types.datetime import TimestamptzLoader
 
 from queues.database.sql_files import ALL, statements
+from queues.ends import ended
 from queues.engine.cluster.notifications import formats
 from queues.engine.faults import MAX_REPEATS
 from queues.engine.statements import DIRECTORY as ENGINE_DIRECTORY
@@ -52,7 +53,8 @@ def _cursor(using: str) -> Iterator[Any]:
 def drop_oldest(queue: int, count: int, using: str) -> None:
     """Drop the oldest ready messages of a queue, also of those that were stored as segments before it had a limit."""
     query("unpack_ready", using, queue=queue, count=count)
-    query("drop_oldest", using, queue=queue, count=count, **ALL)
+    [(dropped, *_)] = query("drop_oldest", using, queue=queue, count=count, **ALL)
+    ended("dropped", dropped)
 
 
 def query_within(name: str, using: str, milliseconds: int, /, **parameters: Any) -> list[tuple[Any, ...]]:

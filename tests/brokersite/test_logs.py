@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import urllib.error
 import urllib.request
 from typing import Any
 
+from brokersite.logs import OneLine
 from brokersite.rigs.process import free_ports
+from brokersite.settings import LOG_FORMATS
 from tests.process import Process
 from tests.waiting import PATIENCE, wait_until
 
@@ -79,3 +82,11 @@ def test_the_site_logs_objects(database_url: str) -> None:
         assert [line["logger"] for line in objects(site.log) if "elsewhere" in line["message"]]
     finally:
         site.stop()
+
+
+def test_a_name_with_line_ends_and_escapes_stays_on_one_line() -> None:
+    assert {one["class"] for name, one in LOG_FORMATS.items() if name == "text"} == {"brokersite.logs.OneLine"}
+    name = "a\r\n2026-11-29 ERROR queues: \x1b[2J\u2028\u202e\x85é"
+    record = logging.LogRecord("wire", logging.WARNING, __file__, 1, "no queue %s", (name,), None)
+    said = OneLine("{levelname} {name}: {message}", style="{").format(record)
+    assert said == r"WARNING wire: no queue a\r\n2026-11-29 ERROR queues: \x1b[2J\u2028\u202e\x85é"

@@ -64,8 +64,8 @@ class ConnectionOwner(Protocol):
     def blame(self, closure: Closure, ip: str, why: str) -> None:
         """Log that a connection is ended for what its client did or left undone."""
 
-    def session_failed(self) -> None:
-        """Count an unforeseen exception of a session."""
+    def session_failed(self, where: str) -> bool:
+        """Count an unforeseen exception of a session; returns whether the log is to have it."""
 
     def report(self, closure: Closure, ip: str) -> None:
         """Log that a connection is ended for a limit that it shares with others."""
@@ -337,10 +337,10 @@ class Connection(asyncio.Protocol):
 
     def failed(self, where: str) -> None:
         """An unforeseen exception is being handled: log it, and end this connection."""
-        logger.exception(
-            "%s: the session failed in %s; its connection is closed", self.name, where, extra=self.log_fields
-        )
-        self.listener.session_failed()
+        if self.listener.session_failed(where):
+            logger.exception(
+                "%s: the session failed in %s; its connection is closed", self.name, where, extra=self.log_fields
+            )
         self._end(Closure.SESSION_ERROR)
 
     # Called by the listener
@@ -532,8 +532,8 @@ class Connection(asyncio.Protocol):
             try:
                 session.connection_lost()
             except Exception:
-                logger.exception("%s: the session failed in connection_lost", self.name, extra=self.log_fields)
-                self.listener.session_failed()
+                if self.listener.session_failed("connection_lost"):
+                    logger.exception("%s: the session failed in connection_lost", self.name, extra=self.log_fields)
 
 
 def kernel_buffer_size(transport: asyncio.Transport) -> int:

@@ -30,6 +30,8 @@ class Closure(StrEnum):
     SESSION = "session"
     #: The client's bytes are not the protocol's, or out of turn.
     PROTOCOL = "protocol"
+    #: A message was not stored, and the protocol has no other answer.
+    UNSTORED = "unstored"
     SESSION_ERROR = "session_error"
     HANDSHAKE_TIMEOUT = "handshake_timeout"
     MAX_UNAUTHENTICATED = "max_unauthenticated"
@@ -193,36 +195,3 @@ class ConnectionLimits:
 
 def _client_key(ip: str) -> str | int:
     return ip if ":" not in ip else int(ip_address(ip)) >> 64
-
-
-#: Keys that a throttle remembers, such as addresses of clients.
-MAX_KEYS = 10_000
-
-
-class LogThrottle:
-    """Lets at most one report per key through each ``interval`` seconds, and counts what it held back."""
-
-    def __init__(self, interval: float = 1.0) -> None:
-        self.interval = interval
-        self._last: dict[str, float] = {}
-        self._held: dict[str, int] = {}
-
-    def admit(self, key: str, now: float) -> int:
-        """Return how many events to report now, this one included, or 0 to stay silent."""
-        if len(self._last) >= MAX_KEYS and key not in self._last:
-            self._forget(now)
-        held = self._held.get(key, 0) + 1
-        last = self._last.get(key)
-        if last is not None and now - last < self.interval:
-            self._held[key] = held
-            return 0
-        self._last[key] = now
-        self._held[key] = 0
-        return held
-
-    def _forget(self, now: float) -> None:
-        """Forget keys that may be reported again; all of them if that leaves too many."""
-        recent = [key for key, last in self._last.items() if now - last < self.interval]
-        kept = recent if len(recent) < MAX_KEYS else []
-        self._last = {key: self._last[key] for key in kept}
-        self._held = {key: self._held.get(key, 0) for key in kept}

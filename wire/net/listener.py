@@ -16,10 +16,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from queues.log_throttle import FAULTS, LogThrottle
 from wire.net.acceptor import Acceptor
 from wire.net.address import HostPort, ip_address, is_allowed
 from wire.net.connection import Connection, Session
-from wire.net.limits import Closure, ConnectionLimits, ListenerOptions, ListenerStats, LogThrottle, Refusal
+from wire.net.limits import Closure, ConnectionLimits, ListenerOptions, ListenerStats, Refusal
 from wire.net.process_group import Reservation, State
 from wire.net.sockets import open_sockets
 
@@ -76,6 +77,7 @@ class Listener:
         self._gone = asyncio.Event()
         self._throttle = LogThrottle()
         self._blames = LogThrottle(BLAMES)
+        self._faults = LogThrottle(*FAULTS)
 
     async def start(self) -> HostPort:
         """Listen, and return the address with the port that was bound. Raises :exc:`ListenError`."""
@@ -142,9 +144,11 @@ class Listener:
             self.stats.closed[closure] += 1
         self._release(connection)
 
-    def session_failed(self) -> None:
-        """A session raised what nothing foresaw."""
+    def session_failed(self, where: str) -> bool:
+        """A session raised what nothing foresaw: count that. Returns whether the log is to have it, which a client that
+        knows how to cause it must not fill."""
         self.stats.failures += 1
+        return self._faults.admit(where, self.loop.time()) > 0
 
     def report(self, closure: Closure, ip: str) -> None:
         """Log that a connection is ended for a limit that it shares with others; a second's together."""

@@ -113,11 +113,11 @@ class Consumer(PushConsumer):
             self.buffer.deliveries.bury(tag, str(error))
             return None
         except Exception as error:  # this message costs itself only, and is not tried again
-            self.connection.listener.session_failed()
-            logger.exception(
-                "%s: message %d of %s cannot be delivered", self.connection.name, id, self.queue,
-                extra=self.connection.log_fields | {"queue": str(self.queue), "message_id": id},
-            )  # fmt: skip
+            if self.connection.listener.session_failed("a delivery"):
+                logger.exception(
+                    "%s: message %d of %s cannot be delivered", self.connection.name, id, self.queue,
+                    extra=self.connection.log_fields | {"queue": str(self.queue), "message_id": id},
+                )  # fmt: skip
             self.buffer.deliveries.bury(tag, f"it cannot be delivered: {type(error).__name__}")
             return None
         if len(value) > self.largest:

@@ -165,10 +165,7 @@ class SspqSession(WireSession, Waiter):
     def publish_failed(self, token: int, error: EngineError) -> None:
         """A SEND was not stored. The protocol has no answer for it: the end of the connection says so."""
         self._lost_publishes["unstored"] += 1
-        logger.warning(
-            "%s: a message was not stored: %s", self.connection.name, error,
-            extra=self.connection.log_fields | {"queue": self._serves.destination.name.decode()},
-        )  # fmt: skip
+        self.connection.blame(Closure.UNSTORED, f"a message was not stored: {error}")
         self.connection.close()
 
     def _flush_if_called(self) -> None:

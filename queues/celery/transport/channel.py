@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +36,7 @@ from queues.celery.transport.errors import (
     NotImplementedHere,
     PreconditionFailed,
     QueueIsExclusive,
+    QueueIsFull,
     QueueIsKept,
     Refused,
     Unroutable,
@@ -43,10 +45,14 @@ from queues.celery.transport.errors import (
 from queues.celery.transport.exchanges import Exchanges
 from queues.celery.transport.publishing import PublishPath
 from queues.celery.transport.store_connection import StoreConnection
+from queues.ends import ended
 from queues.engine.api import Deliveries, Purge, QueueNotFound
 from queues.formats.texts import is_storable, shown
+from queues.log_throttle import FAULTS, LogThrottle
 
 logger = logging.getLogger(__name__)
+#: Of messages that cannot be read: each is a dead letter, with the reason.
+_throttle = LogThrottle(*FAULTS)
 
 DEFAULT_PRIORITY = 0
 #: The states that a purge removes: waiting messages.
@@ -73,7 +79,7 @@ class Connection(Protocol):
     def flush(self) -> None: ...
     @property
     def confirms(self) -> bool: ...
-    def tell_once(self, text: str, *arguments: str) -> None: ...
+    def tell_once(self, text: str, *arguments: object) -> None: ...
     def step_soon(self, channel: Channel) -> None: ...
     def add_direct(self, consumer: DirectConsumer) -> None: ...
     def remove_direct(self, consumer: DirectConsumer) -> None: ...
@@ -238,7 +244,7 @@ class Channel(StdChannel):
             raise PreconditionFailed(f"the queue {queue!r} is in use", "queue_delete")
         if if_empty and found.ready:
             raise PreconditionFailed(f"the queue {queue!r} is not empty", "queue_delete")
-        self._transport.database.query("drop", lock_class=temporary.LOCK_CLASS, queues=[found.id])
+        temporary.drop(self._transport.database, "drop", [found.id])
         return found.ready
 
     def queue_purge(self, queue: str, **_: Any) -> int:
@@ -257,6 +263,7 @@ class Channel(StdChannel):
                 more = count >= PURGED_AT_ONCE or bool(
                     database.query("unpack_oldest", queue=id, high=high, messages=PURGED_AT_ONCE)[0][0]
                 )
+        ended("purged", gone)
         # Messages in engines' memory are removed, too.
         texts = list(Purge(id, "celery", high).texts())
         database.query("instruct", texts=texts, nodes=[None] * len(texts))
@@ -322,6 +329,9 @@ class Channel(StdChannel):
             except NoSuchQueue as error:
                 gone.add(error.queue)
                 self._give_back(messages, gone)
+            except QueueIsFull:
+                ended("rejected", len(rows))
+                raise
         for message in messages:
             self._tell_dropped(message, gone)
 
@@ -348,6 +358,8 @@ class Channel(StdChannel):
     def _tell_dropped(self, message: Routed, gone: set[str]) -> None:
         """Log once that durable messages are dropped."""
         kept = message.message["properties"].get("delivery_mode") != TRANSIENT
+        if not message.mandatory:
+            ended("unroutable", sum(row.queue in gone for row in message.rows) + (not message.rows))
         if not (message.rows or message.mandatory or _is_quiet(message.exchange)) and kept:
             text = "a message to the exchange %r is dropped, since no queue is bound to it for the routing key %r"
             self._transport.tell_once(text, message.exchange, message.routing_key)
@@ -501,10 +513,12 @@ class Channel(StdChannel):
                 payload, headers, content, attempts, queue in self._transport.foreign, self, tag, consumer
             )
         except Unreadable as error:
-            logger.warning("the message %d of the queue %r is not given to its consumer: %s", id, queue, error)
+            if _throttle.admit(queue, time.monotonic()):
+                logger.warning("the message %d of the queue %r is not given to its consumer: %s", id, queue, error)
             raise
         except Exception as error:
-            logger.exception("the message %d of the queue %r cannot be read", id, queue)
+            if _throttle.admit(queue, time.monotonic()):
+                logger.exception("the message %d of the queue %r cannot be read", id, queue)
             raise Unreadable(f"it cannot be read: {error!r}") from error
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Message | None:

@@ -19,6 +19,7 @@ from queues.celery.transport.envelope import SHORTEST, MessageRow
 from queues.celery.transport.errors import NoSuchQueue, QueueIsFull
 from queues.celery.transport.store_connection import StoreConnection
 from queues.database.sql_files import ALL, text_array
+from queues.ends import ended
 from queues.engine.api import FOLLOWING, Ready, statement_parts
 
 #: Queues that one notification names, at most: it has less than 8,000 bytes.
@@ -179,7 +180,8 @@ def store_routed(
         [(room,)] = query("room", queue=id)
         if room is not None and room < 0:
             query("unpack_ready", queue=id, count=-room)  # from before the queue had a limit
-            query("drop_oldest", queue=id, count=-room, **ALL)
+            [(dropped, *_)] = query("drop_oldest", queue=id, count=-room, **ALL)
+            ended("dropped", dropped)
     taken = [row.without_key() for row, id in zip(rows, stored, strict=True) if id is None]
     again = store_routed(query, queue, taken, exact) if taken else {}
     return again | {int(queue): first for queue, first in (ready or {}).items()}

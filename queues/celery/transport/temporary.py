@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from queues.celery.transport.errors import NoSuchQueue
 from queues.celery.transport.store_connection import StoreConnection
+from queues.ends import ended
 
 #: The first key of the advisory lock that each consumer of a temporary queue holds; the second is the queue's id.
 LOCK_CLASS = 74660
@@ -34,11 +35,17 @@ def release(database: StoreConnection, queue: int, auto_delete: bool) -> None:
     """Consume no longer."""
     database.query("release", lock_class=LOCK_CLASS, queue=queue)
     if auto_delete:
-        database.query("drop", lock_class=LOCK_CLASS, queues=[queue])
+        drop(database, "drop", [queue])
 
 
 def sweep(database: StoreConnection) -> None:
     """Delete temporary queues that had no consumer for too long."""
     [(queues,)] = database.query("sweep", lock_class=LOCK_CLASS)
     if queues:
-        database.query("drop_unused", lock_class=LOCK_CLASS, queues=queues)
+        drop(database, "drop_unused", queues)
+
+
+def drop(database: StoreConnection, name: str, queues: list[int]) -> None:
+    """Delete those of these queues that nobody uses, by one of the statements for that, with what they hold."""
+    [(dropped,)] = database.query(name, lock_class=LOCK_CLASS, queues=queues)
+    ended("temporary_queue", dropped)

@@ -33,6 +33,7 @@ from queues.celery.transport.store_connection import TIMEOUT, StoreConnection
 from queues.celery.transport.transactional import DjangoPublisher
 from queues.celery.transport.unconfirmed import UnconfirmedPublisher
 from queues.engine.api import NotMigrated, StoreUnavailable
+from queues.log_throttle import LogThrottle
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +43,8 @@ POLL = 5.0
 SWEEP = 10.0
 #: Messages given to consumers before Celery's loop has its turn again.
 TURN = 50
-#: Queues and exchanges whose warnings are remembered, so as not to be repeated.
-MAX_TOLD = 10_000
+#: Seconds before a warning about a queue or exchange is repeated.
+TELL_AGAIN = 3600.0
 #: Seconds of that turn, at least.
 REST = 0.001
 
@@ -124,7 +125,7 @@ class Transport(base.Transport):
             end_with_database(self.database)
         self.exchanges = Exchanges(self.database, self.declared)
         self.inbox = Inbox()
-        self._told_once: set[tuple[str, str]] = set()
+        self._throttle = LogThrottle(TELL_AGAIN)
         self.foreign = frozenset(options.get("foreign_queues", ()))
         self._connected = True
         return self
@@ -163,12 +164,9 @@ class Transport(base.Transport):
         if self._unconfirmed is not None:
             self._unconfirmed.flush()
 
-    def tell_once(self, text: str, *arguments: str) -> None:
-        """Log a warning, once for each first argument of its text."""
-        if (told := (text, arguments[0])) not in self._told_once:
-            if len(self._told_once) == MAX_TOLD:
-                self._told_once.clear()
-            self._told_once.add(told)
+    def tell_once(self, text: str, *arguments: object) -> None:
+        """Log a warning, once an hour for each first argument of its text."""
+        if self._throttle.admit(f"{text} {arguments[0]}", time.monotonic()):
             logger.warning(text, *arguments)
 
     # Channels.

@@ -22,7 +22,9 @@ from queues.celery.transport.envelope import MessageRow
 from queues.celery.transport.errors import DatabaseUnavailable, NoSuchQueue, QueueIsFull, UnstorableTask
 from queues.celery.transport.publishing import ConnectionPublisher
 from queues.celery.transport.store_connection import StoreConnection
+from queues.ends import ended
 from queues.engine.api import ROWS_PER_STATEMENT
+from queues.log_throttle import FAULTS, LogThrottle
 from queues.processes import process_end
 
 logger = logging.getLogger(__name__)
@@ -54,6 +56,7 @@ class UnconfirmedPublisher:
         self._patience = patience
         self._declared = declared
         self._rows: deque[MessageRow] = deque()
+        self._throttle = LogThrottle(*FAULTS)
         self._changed = threading.Condition()
         self._storing = 0
         #: Size of the last stored batch.
@@ -118,6 +121,7 @@ class UnconfirmedPublisher:
 
     def _tell_left(self) -> None:
         if left := len(self._rows) + self._storing:
+            ended("unstored", left)
             logger.error("%d messages could not be stored before the end", left)
 
     # In the thread.
@@ -145,7 +149,9 @@ class UnconfirmedPublisher:
                 time.sleep(next(delays))
                 continue
             except Exception:  # without this thread publishers would wait for ever
-                logger.exception("%d messages were not stored", len(rows or self._take()))
+                lost = len(rows or self._take())
+                ended("unstored", lost)
+                logger.exception("%d messages were not stored", lost)
                 continue
             delays, self._away = RETRY.delays(), False
         if database is not None:
@@ -181,8 +187,10 @@ class UnconfirmedPublisher:
             publisher.publish(rows)
         except (NoSuchQueue, QueueIsFull, UnstorableTask) as error:
             if len(rows) == 1:
-                if rows[0].durable:
-                    logger.error("a message for %r was not stored: %s", rows[0].queue, error)
+                ended("unstored")
+                queue = rows[0].queue
+                if rows[0].durable and (count := self._throttle.admit(queue, time.monotonic())):
+                    logger.error("%d message(s) for %r were not stored: %s", count, queue, error)
                 return
             for row in rows:
                 self._store(publisher, [row])

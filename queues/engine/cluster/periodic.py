@@ -262,17 +262,22 @@ class Maintenance:
         if rows and notice:
             logger.warning("%s", told_idle(days, rows))
         if rows is not None:
-            await self._apart(connection, "drop_idle_subscriptions", 1, self._idle, days=days)
+            await self._apart(connection, "drop_idle_subscriptions", 1, self._idle, self._note_idle, days=days)
+
+    def _note_idle(self, rows: Rows) -> None:
+        self.counts.forgotten += sum(row[1] for row in rows)
 
     async def _forget_letters(self, connection: Connection) -> None:
         """Delete ids of letters older than the dedupe window."""
         await self._apart(connection, "forget_letters", FORGOTTEN, window=self.options.dedupe_window)
 
     async def _apart(
-        self, connection: Connection, name: str, limit: int = 0, units: Rowwise | None = None, **parameters: Any
-    ) -> Rows | None:
+        self, connection: Connection, name: str, limit: int = 0, units: Rowwise | None = None,
+        note: Callable[[Rows], object] = len, **parameters: Any,
+    ) -> Rows | None:  # fmt: skip
         """Run a named statement; a failure stops no other. With a `limit` it removes that many rows at a time, without
-        failing `units`, and lets others run in between. Returns the last rows; None after a failure."""
+        failing `units`, and lets others run in between; `note` is called with the rows of each. Returns the last rows;
+        None after a failure."""
         parameters |= {"limit": limit} if limit else {}
         gone, rows = limit, Rows()
         try:
@@ -284,6 +289,7 @@ class Maintenance:
                         rows = await units.run(
                             connection, lambda which: _scan(connection, name, parameters | which), **parameters
                         )
+                note(rows)
                 if not limit:
                     break
                 gone = sum(row[0] for row in rows)

@@ -37,7 +37,7 @@ from queues.engine.isolation import StoreBackoff, carry_out, halves
 from queues.engine.mailbox.handover import MAX_MOVES, Leave, Move, Take, first_moves, is_again, leave, take
 from queues.engine.mailbox.items import Acks, Ask, Forward, Letters, Sent
 from queues.engine.mailbox.mailbox import Mailbox, MailboxHolder
-from queues.engine.mailbox.transaction import CHAIN, MAX_CLAIMS, MAX_LOCALS, Claim, Exchange, Item, only
+from queues.engine.mailbox.transaction import CHAIN, DROPPED, MAX_CLAIMS, MAX_LOCALS, Claim, Exchange, Item, only
 from queues.engine.message import Counts
 from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
@@ -45,12 +45,14 @@ from queues.engine.policies import Policies
 from queues.engine.rate_limit import RateLimiter
 from queues.engine.rowwise import set_oldest_aside
 from queues.engine.settle.writer import GROWTH, SettlementWriter
+from queues.formats.texts import shown
+from queues.log_throttle import LogThrottle
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after which the log is told again of a queue that takes no letters; how many queues are remembered.
+#: Seconds between lines about the letters of a peer that are dropped, and the recipients that one names.
 TELL_AGAIN = 60.0
-MAX_TOLD = 1000
+MAX_NAMED = 5
 #: One transaction's items and bytes, and the connections whose letters it stores: locks are not without end.
 MAX_ITEMS = 4000
 MAX_BYTES = 8 << 20
@@ -113,8 +115,9 @@ class MailboxService:
     _blamed: dict[Mailbox, Exception] = field(default_factory=dict)
     _strays: RateLimiter = field(default_factory=lambda: RateLimiter(STRAY_ACKS, STRAY_ACKS_A_SECOND))
     _backoff: StoreBackoff = field(default_factory=StoreBackoff)
-    #: When (monotonic) the log was told of queues that take no letters.
-    _told: dict[str, float] = field(default_factory=dict)
+    #: Letters that were not stored, by reason.
+    dropped: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(DROPPED, 0)))
+    _throttle: LogThrottle = field(default_factory=lambda: LogThrottle(TELL_AGAIN))
     #: Since when (monotonic) something waits for the database.
     waiting_since: float | None = None
     #: What was confirmed last.
@@ -365,7 +368,9 @@ class MailboxService:
         if isinstance(item, Claim):
             self._blamed[mailbox] = error
             return
-        self.counts.dropped += isinstance(item, Letters | Forward)
+        if isinstance(item, Letters | Forward):
+            self.counts.dropped += 1
+            self.dropped["failed"] += 1
         self._broken(mailbox, UNITS[type(item)], error, None if isinstance(item, MOVES) else item.keys[0] or None)
         if isinstance(item, MOVES):
             self._forget(mailbox)
@@ -402,22 +407,31 @@ class MailboxService:
         wanting = dict.fromkeys(mailbox for mailbox in chain(named, everyone) if mailbox.wants)
         return list(islice(wanting, MAX_LOCALS))
 
-    def _tell_refused(self, exchange: Exchange) -> None:
-        """Say in the log which queues take no letters: their senders have no answer for a single letter."""
-        for queue, why in exchange.refused.items():
-            if self._told.get(queue, -TELL_AGAIN) + TELL_AGAIN < now():
-                if len(self._told) == MAX_TOLD:
-                    self._told.clear()
-                self._told[queue] = now()
-                logger.warning("letters of peers to the queue %r are dropped: %s", queue, why, extra={"queue": queue})
+    def _count_dropped(self, exchange: Exchange) -> None:
+        """Count letters that were not stored, and say in the log whose they are: a single letter has no answer.
+
+        Once in a while for each sender and reason, however many letters and recipients it makes up.
+        """
+        for (sender, reason), recipients in exchange.dropped.items():
+            self.counts.dropped += len(recipients)
+            self.dropped[reason] += len(recipients)
+            why = DROPPED[reason]
+            if why and (count := self._throttle.admit(f"{reason} {sender}", now(), len(recipients))):
+                named = [*dict.fromkeys(recipients)]
+                more = ", …" if count > len(recipients) or len(named) > MAX_NAMED else ""
+                to = ", ".join(map(shown, named[:MAX_NAMED])) + more
+                logger.warning(
+                    "%d letter(s) of the peer %s to %s dropped: %s", count, shown(sender), to, why,
+                    extra={"peer": sender},
+                )  # fmt: skip
 
     def _deliver(self, exchange: Exchange) -> None:
         """After the commit."""
         self.counts.published += exchange.stored
         if exchange.last is not None:
             self.confirmed.note(*exchange.last, self.waiting_since)
-        self.counts.dropped += exchange.dropped
-        self._tell_refused(exchange)
+        if exchange.dropped:
+            self._count_dropped(exchange)
         self.counts.acknowledged += exchange.settled
         self.counts.stray_acks += exchange.stray
         for mailbox, news, claim in exchange.claims:

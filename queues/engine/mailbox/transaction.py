@@ -43,8 +43,23 @@ MAX_CLAIMS = 128
 MAX_CLAIMED_BYTES = 32 << 20
 
 #: The columns of store_letters.sql: a letter's position, id, queue, 1 if it is leased, its recipient's node; of
-#: broadcasts the recipient.
-STORED = tuple[list[int] | None, list[int], list[int], list[int], list[int | None], list[str | None] | None]
+#: broadcasts the recipient. Then the places of unknown recipients, and of broadcasts the positions of new ones.
+STORED = tuple[
+    list[int] | None, list[int], list[int], list[int], list[int | None], list[str | None] | None, list[int],
+    list[int] | None,
+]
+#: Why a letter is not stored, by the label of its counter; those with a text are told in the log.
+DROPPED = {
+    "unknown": "no peer has this name",
+    "no_queue": "there is no such queue",
+    "full": "the queue is full",
+    #: A topic without a subscription, or nobody is connected to hear a broadcast.
+    "unheard": "",
+    #: Its id was sent before, or its sender's name has another connection by now.
+    "repeated": "",
+    #: It cannot be stored: its connection ends, and the log has it as an isolated failure.
+    "failed": "",
+}
 T = TypeVar("T")
 
 
@@ -110,10 +125,11 @@ class Exchange:
         self.keys: list[str] = []
         self.recipients: list[str | None] = []
         self.bodies: list[bytes] = []
+        #: Each recipient once.
+        self._names: list[str | None] = []
         self.stored = 0
-        self.dropped = 0
-        #: Queues that took no letters, and why.
-        self.refused: dict[str, str] = {}
+        #: Letters that are not stored, by sender and reason: the recipient of each.
+        self.dropped = defaultdict[tuple[str, str], list[str]](list)
         self.settled = 0
         #: Acknowledgements of letters that do not exist, which have no row in the audit chain.
         self.stray = 0
@@ -169,7 +185,7 @@ class Exchange:
         self.keys = joined(run.keys for run in letters)
         self.recipients = joined(run.recipients for run in letters)
         self.bodies = joined(run.bodies for run in letters)
-        names = [*dict.fromkeys(self.recipients)]
+        names = self._names = [*dict.fromkeys(self.recipients)]
         sizes = [*map(len, self.bodies)]
         parameters = {
             "node": self.node,
@@ -210,9 +226,10 @@ class Exchange:
 
     def _stored(self, columns: STORED) -> None:
         """Letters are stored, in their order; those that are alike and follow each other are done at once."""
-        ns, ids, queues, leases, nodes, copies = columns
+        ns, ids, queues, leases, nodes, copies, unknown, new = columns
+        if unknown or len(set(ns or ())) < len(self.keys):
+            self._note_dropped({*(ns or ())}, {self._names[place] for place in unknown}, {*(new or ())})
         if ns is None:
-            self.dropped += len(self.keys)
             return
         if ids:
             self.last = ids[-1], queues[-1]
@@ -239,7 +256,14 @@ class Exchange:
                 self.left.setdefault(queue, (ids[some][0], node))
         record.extend(delivered)
         self.stored += len(ns)
-        self.dropped += len(self.keys) - len({*ns})
+
+    def _note_dropped(self, stored: set[int], unknown: set[str | None], new: set[int]) -> None:
+        """Note why letters are not stored; `stored` and `new` are positions, from 1."""
+        for n, (sender, recipient) in enumerate(zip(self.senders, self.recipients, strict=True), 1):
+            if n in stored:
+                continue
+            reason = "unknown" if recipient in unknown else "unheard" if n in new else "repeated"
+            self.dropped[self.known[sender].name, reason].append("*" if recipient is None else recipient)
 
     # Delivering.
 
@@ -344,9 +368,13 @@ class Exchange:
                 fresh.discard(forward.key)
                 groups.setdefault(forward.destination, []).append(forward)
             else:
-                self.dropped += 1
+                self._drop([forward], "repeated")
         for destination, some in groups.items():
             await self._publish(connection, destination, some)
+
+    def _drop(self, some: Iterable[Forward], reason: str) -> None:
+        for forward in some:
+            self.dropped[forward.mailbox.name, reason].append(str(forward.destination))
 
     async def _publish(self, connection: Connection, destination: Destination, some: list[Forward]) -> None:
         # Still letters: with the content type or headers of another protocol they could pass for its own messages.
@@ -362,10 +390,8 @@ class Exchange:
         if not exists or full:
             ids = [forward.key.encode() for forward in some]
             await connection.run("unsee_letters", {"ids": ids})
-            name = destination.name.decode()
-            self.refused[name] = "it is full" if exists else "there is no such queue"
         if not exists or full or not reached:
-            self.dropped += count
+            self._drop(some, "full" if full else "unheard" if exists else "no_queue")
             return
         self.overfull.update(dropping or ())
         self.stored += count

@@ -318,6 +318,7 @@ class SettlementWriter:
         self.counts.acknowledged += settled
         self.counts.returned += done[SettlementKind.RETURN]
         self.counts.buried += done[SettlementKind.BURY]
+        self.counts.purged += done[SettlementKind.PURGE]
         for queue, low in effects.ready:
             self._more_in_store(queue, low)
         for delay in {delay for one in part for delay in one.delays if delay > 0}:

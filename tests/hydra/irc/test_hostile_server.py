@@ -236,7 +236,7 @@ async def test_a_line_is_sent_as_it_is_however_long(
     line = "privmsg  #c  :Grüße ".encode().ljust(length)
     client.say(line.decode())
     assert await accepted.line() == line
-    assert ("may cut a line of more than 510 bytes" in caplog.text) is (length > 510)
+    assert ("may cut lines of more than 510 bytes" in caplog.text) is (length > 510)
 
 
 async def test_invalid_lines_and_too_many_lines_are_refused(scripted: ScriptedServer) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from wire.net.limits import FEW_BYTES, Closure, ConnectionLimits, ListenerOptions, LogThrottle, Refusal
+from wire.net.limits import FEW_BYTES, Closure, ConnectionLimits, ListenerOptions, Refusal
 
 
 def test_connections_over_the_global_limit_are_refused_until_one_goes() -> None:
@@ -116,13 +116,3 @@ def test_connections_are_looked_at_four_times_within_the_shortest_limit(
     handshake, idle, write = times
     options = ListenerOptions(handshake_timeout=handshake, idle_timeout=idle, write_timeout=write)
     assert options.sweep_interval() == interval
-
-
-def test_one_report_per_second_and_reason_tells_how_many_it_stands_for() -> None:
-    throttle = LogThrottle(interval=1.0)
-    assert throttle.admit("a", 10.0) == 1
-    assert throttle.admit("a", 10.5) == 0
-    assert throttle.admit("a", 10.9) == 0
-    assert throttle.admit("b", 10.9) == 1
-    assert throttle.admit("a", 11.0) == 3
-    assert throttle.admit("a", 12.0) == 1

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from queues.log_throttle import LogThrottle
 from tests.wire.serving import EVENT_LOOPS, Recorder, Server, client, is_turned_away, run_scenario, serving
 from wire.net.address import HostPort
-from wire.net.limits import Closure, ConnectionLimits, LogThrottle, Refusal
+from wire.net.limits import Closure, ConnectionLimits, Refusal
 from wire.net.sockets import ListenError
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -39,7 +40,7 @@ def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_global_limit_holds_over_all_listeners(
     run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wire.net.listener.LogThrottle", lambda *interval: LogThrottle(3600))
+    monkeypatch.setattr("wire.net.listener.LogThrottle", lambda *_: LogThrottle(3600))
 
     async def scenario() -> None:
         limits = ConnectionLimits(max_connections=2)

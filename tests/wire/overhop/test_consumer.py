@@ -26,7 +26,7 @@ class Owner:
         self.assignments = Assignments[Consumer]()
         self.sent = b""
 
-    def session_failed(self) -> None:
+    def session_failed(self, _: str) -> bool:
         self.failures += 1
 
     def send_quests(self, frames: list[bytes | bytearray], count: int) -> None:

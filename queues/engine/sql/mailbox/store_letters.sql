@@ -7,7 +7,8 @@
 -- With `careful` nothing is stored either whose key another message of the mailbox has: without it, and where another
 -- transaction stores a letter with the same id meanwhile, that is a unique violation.
 -- One row of arrays, or of nulls, with an element a letter and recipient in the order of both: position, id, queue, whether
--- it was leased (1 or 0), the recipient's node; with `broadcasts` of such the recipient.
+-- it was leased (1 or 0), the recipient's node; with `broadcasts` of such the recipient. Then the places in `peers` of names
+-- that no peer has, and the positions of broadcasts whose ids are new.
 with sender as materialized (
     select place - 1 as sender, queue_id as sender_id, producer_id, headers::jsonb from unnest(
         %(mailboxes)s::int[], %(connections)s::bigint[], %(producers)s::bigint[], %(headers)s::text[]
@@ -73,5 +74,7 @@ with sender as materialized (
     from placed group by queue_id
 )
 select array_agg(n::int), array_agg(id), array_agg(queue_id), array_agg(leased::int), array_agg(node_id),
-    case when %(broadcasts)s::bool then array_agg(copy_of) end
+    case when %(broadcasts)s::bool then array_agg(copy_of) end,
+    array(select recipient::int from recipient where queue_id is null and not broadcast),
+    case when %(broadcasts)s::bool then array(select n::int from fresh where broadcast) end
 from placed

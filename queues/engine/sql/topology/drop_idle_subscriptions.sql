@@ -1,5 +1,5 @@
 -- Remove subscriptions that were not polled for so many days and whose noted end has come, their queues and messages, some at a time; `ids`: of
--- these alone (null: of all), and none of `skip`. Returns how many.
+-- these alone (null: of all), and none of `skip`. Returns how many, and the number of messages.
 with idle as materialized (
     select s.id, queue_id, name, audited from queues_subscription s join queues_queue q on q.id = queue_id
     where used_at < now() - make_interval(days => %(days)s) and coalesce(ends_at, '-infinity') <= now()
@@ -31,4 +31,5 @@ with idle as materialized (
 ), queues as (
     delete from queues_queue where id in (select queue_id from idle)
 )
-select count(*) from idle
+select count(*), coalesce(sum(ready + leased + delayed + dead), 0)::bigint
+from idle left join lateral queues_held(queue_id) as held on true

@@ -485,19 +485,51 @@ async def test_letters_enter_queues_and_topics(engine: Engine, key: int, store: 
     assert len(audit(store)) == 2
 
 
-async def test_letters_that_a_queue_does_not_take_are_told_by_the_log(
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+async def test_letters_that_are_dropped_are_told_by_the_log_and_counted_by_reason(
     engine: Engine, key: int, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.queue("full", max_length=1)
     alice = await Peer(engine, "alice", key).here()
-    for n in range(4):
-        name = b"full" if n % 2 else b"nowhere"
-        alice.room.take_in(Forward(alice.mailbox, f"m{n}", Destination("queue", name), b"{}"))
+    for n, address in enumerate(["queue:nowhere", "queue:full"] * 2 + ["topic:unheard"]):
+        alice.room.take_in(Forward(alice.mailbox, f"m{n}", Destination.parse(address), b"{}"))
         await alice.ask()
-    assert [record.getMessage() for record in caplog.records] == [
-        "letters of peers to the queue 'nowhere' are dropped: there is no such queue",
-        "letters of peers to the queue 'full' are dropped: it is full",
+    await alice.send(None, "m5")
+    await alice.send("alice", "m6", "m6")
+    await alice.send("absent", "m7")
+    assert lines(caplog) == [
+        "1 letter(s) of the peer 'alice' to 'queue:nowhere' dropped: there is no such queue",
+        "1 letter(s) of the peer 'alice' to 'queue:full' dropped: the queue is full",
+        "1 letter(s) of the peer 'alice' to 'absent' dropped: no peer has this name",
     ]
+    dropped = {"no_queue": 2, "full": 1, "unheard": 2, "repeated": 1, "unknown": 1, "failed": 0}
+    assert engine.mailboxes.dropped == dropped
+    assert engine.counts.dropped == sum(dropped.values())
+
+
+async def test_made_up_names_of_recipients_neither_flood_nor_forge_the_log(
+    engine: Engine, key: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = 1000.0
+    monkeypatch.setattr(service, "now", lambda: time)
+    alice = await Peer(engine, "alice\n2026-11-29 ERROR", key).here()
+    await alice.send("bob\nERROR forged\x1b[2J\u202e", "first")
+    for n in range(50):
+        alice.post_run(*((f"{n}/{m}", f"made up {m} {'x' * 1000}", b"{}") for m in range(100)))
+        alice.room.take_in(Forward(alice.mailbox, f"{n}", Destination("queue", b"made up\n%d" % n), b"{}"))
+    await alice.ask()
+    assert len(lines(caplog)) == 2
+    time += service.TELL_AGAIN
+    await alice.send("last", "last")
+    first, _, last = lines(caplog)
+    assert first.startswith(r"1 letter(s) of the peer 'alice\n2026-11-29 ERROR' to 'bob\nERROR forged\x1b[2J\u202e' d")
+    assert last.startswith("5001 letter(s) of the peer ")
+    assert max(map(len, lines(caplog))) < 1000
+    assert all(line.isprintable() for line in lines(caplog))
+    assert engine.mailboxes.dropped["unknown"] == 5002
 
 
 async def test_a_route_brings_messages_to_a_peer(engine: Engine, key: int, store: Store) -> None:
