@@ -112,7 +112,8 @@ class Counts:
 
     published: int = _counter("Messages stored.")
     dropped: int = _counter("Messages without a subscription, or dropped by a full queue.")
-    rejected: int = _counter("Messages refused by full queues or by PostgreSQL.")
+    rejected: int = _counter("Messages refused by full queues or by PostgreSQL, or not confirmed while it was away.")
+    forbidden: int = _counter("Publishes of BlipMQ and Overhop refused for want of a right.")
     claimed: int = _counter("Messages taken from the store into memory.")
     acknowledged: int = _counter("Messages settled.")
     returned: int = _counter("Deliveries that went back to their queues.")

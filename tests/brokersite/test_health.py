@@ -130,11 +130,13 @@ def test_the_admin_has_its_style_sheet_with_debug_off(client: Client) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_metrics_have_the_faults_of_hydras_nodes(client: Client) -> None:
-    HydraNode.objects.create(name="alpha", voter="0" * 16, faults=7)
+def test_metrics_have_the_faults_and_lost_lines_of_hydras_nodes(client: Client) -> None:
+    HydraNode.objects.create(name="alpha", voter="0" * 16, faults=7, lines_refused=2, lines_lost=3)
     text = client.get("/metrics").content.decode()
     assert 'fivewire_hydra_faults_total{node="alpha"} 7.0' in text
     assert 'fivewire_hydra_running{node="alpha"} 0.0' in text
+    assert 'fivewire_hydra_lines_ended_total{how="refused",node="alpha"} 2.0' in text
+    assert 'fivewire_hydra_lines_ended_total{how="lost",node="alpha"} 3.0' in text
 
 
 @pytest.mark.django_db(transaction=True)

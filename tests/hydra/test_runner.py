@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from hydra.irc.fates import SENT, Fate, FateKind
+from hydra.irc.fates import LINE_REFUSED, LINES_MISSED, SENT, Fate, FateKind
 from hydra.irc.pace import Pace
 from hydra.protocol.roles import Role
 from hydra.runner import FAULTS_WITHIN, MAX_FAULTS, Runner
@@ -85,6 +85,23 @@ async def test_the_end_of_another_nodes_line_is_an_event(runner: Any) -> None:
     runner.settled("b/8", "PRIVMSG #a :x", Fate(FateKind.UNKNOWN, "lost"))
     runner.settled("b/9", "PRIVMSG #a :x", SENT)
     assert runner.told == ["line refused: b/7: 404 #a no: PRIVMSG #a :x", "line lost: b/8: lost: PRIVMSG #a :x"]
+
+
+async def test_lines_that_came_to_no_good_end_are_counted(runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of other nodes, of the own queue and from IRC: in the node's row, which `/metrics` reads."""
+    del runner.happened
+    shown: list[tuple[int, ...]] = []
+    runner.store = SimpleNamespace(status=SimpleNamespace(happened=lambda *_: None, publish=shown.append))
+    runner._lines = Counter()
+    monkeypatch.setattr("hydra.runner.snapshot", lambda node, now, *figures: figures)
+    runner.settled("b/7", "PRIVMSG #a :x", Fate(FateKind.REFUSED, "404 #a no"))
+    runner.settled("b/8", "PRIVMSG #a :x", Fate(FateKind.UNKNOWN, "lost"))
+    runner._happened_beside(LINE_REFUSED, "from its queue")
+    runner._happened_beside(LINE_REFUSED, "from its queue")
+    runner._happened_beside("fault", "in its queue")
+    runner.happened(LINES_MISSED, "term 3, 7 to 9")
+    runner._show_now()
+    assert shown == [(1, 3, 2)]
 
 
 async def test_a_node_that_begins_anew_and_cannot_listen_at_first_tries_again(

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 from typing import cast
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from peers.machine import Event
+from peers.metrics import PeersCollector
 from peers.service import PeerbusService, PeerOptions
 from peers.session import PeerSession
 from queues.engine.api import Engine, EngineOptions
@@ -112,3 +115,16 @@ async def test_an_address_that_goes_on_trying_tokens_waits_longer_and_longer(mon
             await line.ended.wait()
         assert line.closed == [(1008, "invalid bearer token")]
     assert [round(waits.get_nowait(), 1) for _ in range(6)] == [0, 0, 0, 0, 0.1, 0.2]
+
+
+async def test_frames_that_mean_nothing_are_counted_by_reason() -> None:
+    service = BrokenService()
+    session = PeerSession(Line(), {}, service)
+    session._conversation.on(Event.REGISTER)
+    session.texts_received([b"{", b"7", register("again")])
+    session.binary_received()
+    registry = CollectorRegistry()
+    registry.register(PeersCollector(service))
+    assert sum(service.ignored.values()) == 4
+    for reason, count in service.ignored.items():
+        assert registry.get_sample_value("fivewire_peers_ignored_total", {"reason": reason}) == count

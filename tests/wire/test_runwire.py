@@ -29,6 +29,7 @@ from tests.wire.broker import (
     drop_databases,
     make_url,
     message,
+    nack,
     put,
     run_wire,
 )
@@ -182,6 +183,44 @@ def test_a_send_that_was_cut_off_is_counted(broker: Broker) -> None:
         sender.send(encode_send(b"cut off", 3)[:-1])
         sender.hang_up()
     wait_until(lambda: metric(broker, "fivewire_lost_publishes_total") == before + 1)
+
+
+def test_sends_that_are_refused_are_counted_and_told_by_the_log_once_a_minute(broker: Broker, store: Database) -> None:
+    """However soon the node hears of the limit: what is not stored is counted."""
+    name, held = "fivewire_lost_publishes_total", "select count(*) from queues_openmessage where queue_id = %s"
+    [(queue,)] = store.rows("select id from queues_queue where name = 'sspq'")
+    before, sent = metric(broker, name), 0
+
+    def lost() -> int:
+        return int(metric(broker, name) - before)
+
+    def is_told() -> bool:
+        return lost() + int(store.value(held, queue)) == sent
+
+    store.execute("update queues_queue set max_length = 1 where id = %s", queue)
+    try:
+        while lost() < 4:
+            put(broker.sspq, b"x")
+            sent += 1
+            wait_until(is_told, "the end of all")
+    finally:
+        store.execute("update queues_queue set max_length = null where id = %s", queue)
+        with Sspq(broker.sspq) as reader:
+            for _ in range(store.value(held, queue)):
+                assert reader.receive().payload == b"x"
+                reader.confirm()
+            reader.hang_up()
+    assert broker.log.count("(unstored): a message was not stored: ") == 1
+
+
+def test_a_publish_without_the_right_to_it_is_counted(broker: Broker, store: Database) -> None:
+    before = metric(broker, "fivewire_forbidden_total")
+    store.add_key("orders alone", publish=("orders",))
+    with Blip(broker.blipmq, "orders alone") as client:
+        for qos in (0, 1):
+            [answer] = client.ask(blipmq.encode_publish(4, qos, b"invoices", b"x"))
+            assert answer == nack(4, 401, "forbidden")
+    assert metric(broker, "fivewire_forbidden_total") == before + 2
 
 
 def test_connections_are_counted(broker: Broker) -> None:

@@ -171,6 +171,7 @@ class BlipMQSession(DeliverySession):
         """PUBLISHes whose QoS and topic have to be looked at."""
         qos, topic, _ = codec.parse_publish(batch.common)
         if not self._handshake.allows(Operation.PUBLISH, topic):
+            self._engine.counts.forbidden += len(batch.cids)
             return self._nack_all(batch, codec.FORBIDDEN)
         if (owner := self._other_owner(topic)) is not None:
             self._block(self._move_publisher(owner, batch))

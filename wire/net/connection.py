@@ -264,8 +264,9 @@ class Connection(asyncio.Protocol):
         self._end(self._blamed or (Closure.STOPPED if self.listener.stopping else Closure.SESSION))
 
     def blame(self, closure: Closure, why: str) -> None:
-        """The client is the reason why this connection is closed soon: count that, and log it."""
-        if self._blamed is None and not self.is_closing:
+        """The client is the reason why this connection is closed soon: count that, and log it. A message that is not
+        stored is told though the client has closed already."""
+        if self._blamed is None and (closure is Closure.UNSTORED or not self.is_closing):
             self._blamed = closure
             self.listener.blame(closure, self.peer[0], why)
 

@@ -165,6 +165,7 @@ class OverhopService:
         publisher = self._publishers.get(name)
         if publisher is None:
             if not allows(self._known_permissions(), Operation.PUBLISH, name):
+                self.engine.counts.forbidden += 1
                 raise forbidden(name, f"jobs may not be given to queue {name} here")
             key = None if self.grant is None else self.grant.id
             publisher = self.engine.publisher(Destination("queue", name.encode()), key)

@@ -201,6 +201,10 @@ class MailboxService:
     def fail(self, error: EngineError) -> None:
         """The database is away for too long: give up the items that wait, and refuse every connection."""
         mailboxes = {*self._by_name.values(), *(item.mailbox for item in self._items)}
+        given_up = [*self._taken, *self._items]
+        lost = sum(len(item.keys) for item in given_up if isinstance(item, Letters | Forward))
+        self.counts.dropped += lost
+        self.dropped["failed"] += lost
         self._taken = []
         self._items.clear()
         self._parts.clear()

@@ -269,10 +269,10 @@ class PublishWriter:
             key = group.keys[0] if group.keys else None
             self.health.isolate("publish", error, address=str(publisher.destination), producer=publisher.key, key=key)
             answer = error if isinstance(error, EngineError) else Unstorable(_reason(error))
-        self.counts.rejected += len(group.bodies)
         self._reject(group, answer)
 
     def _reject(self, group: PublishGroup, error: EngineError) -> None:
+        self.counts.rejected += len(group.bodies)
         for producer, token in zip(group.producers, group.tokens, strict=True):
             self.health.guard("session", producer, producer.publish_failed, token, error)
 
@@ -390,7 +390,9 @@ class PublishWriter:
 
     async def _admit(self, connection: Connection, plan: Plan) -> None:
         """Cut messages beyond the length of queues that reject. A message that one queue rejects enters none."""
-        room: dict[int, int] = dict(await connection.rows("admit", {"queues": sorted(plan.limited)}))
+        rows = await connection.rows("admit", {"queues": sorted(plan.limited)})
+        # One that has just lost its limit is not among them.
+        room: dict[int, int] = {queue: free for queue, free in rows if free is not None}
         for queue in plan.drop_oldest:
             room.pop(queue, None)
         error = QueueFull()
@@ -413,7 +415,6 @@ class PublishWriter:
             except Exception as error:
                 self.health.isolate("answer", error, queue=policy.id, firsts=write.firsts)
         for group, refusal in plan.rejected:
-            self.counts.rejected += len(group.bodies)
             self._reject(group, refusal)
 
     def _deliver(self, plan: Plan) -> None:

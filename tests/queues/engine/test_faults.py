@@ -150,7 +150,7 @@ async def test_a_message_that_cannot_be_claimed_becomes_a_dead_letter_and_the_qu
 
 
 async def test_a_letter_that_cannot_be_stored_ends_its_senders_connection_and_no_others(
-    make_engine: MakeEngine, store: Store, peers_key: int
+    make_engine: MakeEngine, store: Store, peers_key: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = await make_engine(mailboxes=True)
     key = peers_key
@@ -161,7 +161,8 @@ async def test_a_letter_that_cannot_be_stored_ends_its_senders_connection_and_no
         await bad.until(lambda: "refused" in bad.told)
     assert await reader.got(2) == ["a", "b"]
     assert (good.error, reader.error, engine.counts.reconnects) == (None, None, 0)
-    assert engine.health.isolated["letter"] == 1
+    assert engine.health.isolated["letter"] == engine.mailboxes.dropped["failed"] == 1
+    assert "one letter failed" in caplog.text
 
 
 class Broken(Waiting):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from time import monotonic
 
 import psycopg
@@ -15,6 +16,20 @@ from tests.queues.engine.conftest import Answered, Consumer, MakeEngine, Produce
 
 def bodies(store: Store, queue: int) -> list[bytes]:
     return sorted(bytes(row["payload"]) for row in store.messages(queue))
+
+
+# Maximum length.
+
+
+async def test_a_limit_that_is_lifted_while_a_message_is_stored_keeps_it_from_nothing(
+    engine: Engine, producer: Producer, store: Store
+) -> None:
+    queue = store.queue("orders")
+    await producer.publish("orders", b"1")
+    engine.policies.by_id[queue] = replace(engine.policies.by_id[queue], max_length=1)  # as it was a moment ago
+    await producer.publish("orders", b"2")
+    assert (producer.failed, engine.health.isolated) == ([], {})
+    assert bodies(store, queue) == [b"1", b"2"]
 
 
 # Dead letters.

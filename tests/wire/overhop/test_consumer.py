@@ -28,6 +28,7 @@ class Owner:
 
     def session_failed(self, _: str) -> bool:
         self.failures += 1
+        return True
 
     def send_quests(self, frames: list[bytes | bytearray], count: int) -> None:
         self.sent += b"".join(frames)

@@ -48,6 +48,7 @@ async def test_a_dead_nodes_messages_are_delivered_by_another(make_engine: MakeE
     await kill(first, store)
     assert await Consumer(await second.queue("orders")).bodies(3) == [b"1", b"2", b"3"]
     assert [row["id"] for row in store.rows("select id from queues_node")] == [second.node]
+    assert second.counts.dead_nodes == 1
 
 
 async def test_who_is_killed_is_noted_as_dead_and_who_stops_in_order_is_not(
