@@ -10,7 +10,8 @@ from threading import Lock
 from typing import Final, Literal
 
 How = Literal[
-    "purged", "removed", "dropped", "rejected", "unheard", "unroutable", "unstored", "forgotten", "temporary_queue"
+    "purged", "removed", "dropped", "rejected", "unheard", "unroutable", "unstored", "forgotten", "temporary_queue",
+    "unreadable"
 ]
 #: Each way, in words.
 HOW: Final[dict[How, str]] = {
@@ -22,6 +23,7 @@ HOW: Final[dict[How, str]] = {
     "unroutable": "of Celery's, to a queue that is not there or an exchange without a binding",
     "unstored": "of Celery's without confirms, refused by its queue or by the database",
     "forgotten": "ended with a subscription that nobody polled, by Celery's upkeep",
+    "unreadable": "in a temporary queue of Celery's, and not to be read by its consumer",
     "temporary_queue": "queues of Celery's that ended with what they held, since nobody used them",
 }
 

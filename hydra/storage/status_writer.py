@@ -17,6 +17,7 @@ from hydra.storage.database import Connection
 from hydra.storage.node_lease import NodeLease
 from hydra.storage.statements import execute
 from hydra.storage.tenures import Tenures
+from queues.formats.texts import storable
 
 #: Seconds between two writes of the status; role, term, leader and IRC are written at once.
 INTERVAL: Final = 1.0
@@ -191,4 +192,4 @@ class StatusWriter:
 
 def _clean(text: str) -> str:
     """A text that PostgreSQL can hold."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")[:MAX_TEXT]
+    return storable(text[:MAX_TEXT])

@@ -5,6 +5,7 @@ A refusal leaves the caller's transaction as it was. What a task returns or rais
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,11 +23,17 @@ from kombu.exceptions import ChannelError
 from kombu.exceptions import EncodeError as KombuEncodeError
 
 import queues.celery.transport  # noqa: F401 - makes fivewire:// known
+from hydra.protocol.lines import E_RECV, passes
+from hydra.storage.line_records import record
+from peers.codec.envelope import Envelope, build, encode
+from peers.codec.frames import Frame, Ignored, parse_frame
+from peers.errors import InvalidEnvelope
 from queues.api import Outgoing, publish, publish_many
 from queues.celery.django_tasks.framework import task, task_backends
 from queues.celery.django_tasks.running import Ending, run_task
 from queues.celery.transport.errors import UnstorableTask
 from queues.errors import BrokerError
+from queues.formats.texts import is_storable
 from queues.models import Message, Queue, TaskRun
 from queues.operations.definitions import import_definitions
 from queues.operations.jobs import write_log
@@ -39,7 +46,7 @@ from tests.hostile.values import NUMBERS, UNSTORABLE, any_value
 from tests.queues.celery.django_tasks.conftest import TASKS
 
 #: Refusals: an error that is for people, or the one of Python's for a value of a wrong type.
-REFUSALS = (BrokerError, ValidationError, TypeError, ChannelError, UnstorableTask, KombuEncodeError)
+REFUSALS = (BrokerError, InvalidEnvelope, ValidationError, TypeError, ChannelError, UnstorableTask, KombuEncodeError)
 #: Kept values: what was found, numbers; and 16 MiB of the worst.
 KEPT = [*UNSTORABLE, *NUMBERS, -(10**5000)]
 LARGE = ["x" * (16 << 20), "\0" * (16 << 20), "\udcff" * (1 << 20), b"\0" * (16 << 20)]
@@ -123,8 +130,50 @@ WAYS: dict[str, Callable[[Any], object]] = {
     "API key: value": lambda value: create_key("made", str_of(value)),
     "API key: pattern": lambda value: create_key("made", publish=[str_of(value)]),
     "API key: protocol": lambda value: create_key("made", protocols=[str_of(value)]),
+    "line from IRC": lambda value: said(value),
+    "envelope of a client: id": lambda value: enveloped(id=str_of(value)),
+    "envelope of a client: recipient": lambda value: enveloped(to=str_of(value)),
+    "envelope of a client: sender": lambda value: enveloped(sender=str_of(value)),
+    "envelope of a client: time": lambda value: enveloped(ts=str_of(value)),
+    "envelope of a client: body": lambda value: enveloped(body=encode(value)),
+    "envelope of a stranger: id": lambda value: received(id=value),
+    "envelope of a stranger: recipient": lambda value: received(to=value),
+    "envelope of a stranger: body": lambda value: received(body=value),
     "log line of a job": lambda value: write_log(Queue.objects.get(name="ways").pk, 1, str_of(value)),
 }  # fmt: skip
+
+
+def said(value: Any) -> None:
+    """Record a line as a node does that has got it from IRC or from another node."""
+    line = f"PRIVMSG #a :{str_of(value)}"
+    if passes(line, E_RECV) and line.encode(errors="ignore").decode() == line:  # no node decodes others
+        record("ways", "alpha", [(1, 1, line)])
+
+
+def enveloped(**fields: Any) -> None:
+    """Write an envelope as a client does: the broker takes it, and can store it."""
+    given = {"sender": "alice", "to": "bob", "body": b"1", "secret": None} | fields
+    stored(parse_frame(build(**given).text))
+
+
+def received(**fields: Any) -> None:
+    """Take an envelope as the broker does: it is ignored, for a reason, or can be stored."""
+    given = {"protocol_version": "v1", "id": "id-1", "to": "bob"} | fields
+    try:
+        text = json.dumps(given, default=repr).encode()
+    except ValueError:  # Python has no text for a number of 5,000 digits
+        return
+    frame = parse_frame(text)
+    if isinstance(frame, Ignored):
+        assert frame.reason
+    else:
+        stored(frame)
+
+
+def stored(frame: Frame) -> None:
+    assert isinstance(frame, Envelope)
+    assert is_storable(frame.to)
+    publish("ways", frame.text, key=frame.id)
 
 
 def packed(value: Any) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any
 
 from queues.celery.transport.envelope import Message, Unreadable
 from queues.celery.transport.store_connection import StoreConnection
+from queues.ends import ended
 
 #: Limit of messages taken at once.
 MAX_TAKEN = 100
@@ -45,6 +46,7 @@ class DirectConsumer:
         try:
             message = self.channel.read(self.name, id, payload, headers, content, attempts, tag, self.tag)
         except Unreadable:  # logged, and removed from the queue
+            ended("unreadable")
             return True
         self.callback(message)
         return True

@@ -508,7 +508,7 @@ async def test_status_is_written_once_an_interval_unless_something_that_matters_
 async def test_events_are_recorded_in_order_with_their_term(opened: Open) -> None:
     alpha, node = (await opened()).store, leader_of_three()
     alpha.status.publish(look_at(node))
-    alpha.status.happened("link closed", "10.0.0.7: a \0 and more")
+    alpha.status.happened("link closed", "10.0.0.7: a \0 and \udcff more")
     alpha.status.note([Occurrence("line refused", 3, "too long")])
     await until(lambda: rows("select from hydra_event where kind = 'line refused'"), "the events are written")
     events = [(row["kind"], row["term"], row["text"]) for row in rows("select * from hydra_event order by id")]
@@ -517,7 +517,7 @@ async def test_events_are_recorded_in_order_with_their_term(opened: Open) -> Non
         ("joined", 4, "n1 (11) is a node of the network"),
         ("joined", 4, "n2 (12) is a node of the network"),
         ("electorate", 4, "4.5: alpha, n1, n2"),
-        ("link closed", 4, "10.0.0.7: a \N{REPLACEMENT CHARACTER} and more"),
+        ("link closed", 4, "10.0.0.7: a \N{REPLACEMENT CHARACTER} and \N{REPLACEMENT CHARACTER} more"),
         ("line refused", 3, "too long"),
     ]
 

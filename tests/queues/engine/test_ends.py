@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from asgiref.sync import sync_to_async
+from channels.db import database_sync_to_async
 from django.test import override_settings
 from kombu.connection import Connection
 from prometheus_client import CollectorRegistry, generate_latest
@@ -35,6 +35,7 @@ from queues.operations.messages import purge, remove_messages
 from queues.upkeep import keep_archive
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, bury
 from tests.queues.engine.mailbox.test_service import Peer
+from tests.waiting import PATIENCE
 from wire.metrics import WireCollector
 from wire.server import Server
 
@@ -122,7 +123,7 @@ class World:
         await asyncio.to_thread(run)
 
     async def alice(self) -> Peer:
-        key = (await sync_to_async(create_key)("peers"))[0].pk
+        key = (await database_sync_to_async(create_key)("peers"))[0].pk
         return await Peer(await self.start(), "alice", key).here()
 
     def counters(self) -> Counter[tuple[str, str]]:
@@ -174,7 +175,7 @@ End = Callable[[World], Awaitable[None]]
 
 def django(function: Callable[..., Any], *arguments: Any, **named: Any) -> Awaitable[Any]:
     """Call what uses Django's connection, in its thread."""
-    return sync_to_async(function)(*arguments, **named)
+    return database_sync_to_async(function)(*arguments, **named)
 
 
 async def settled(world: World) -> None:
@@ -249,7 +250,7 @@ async def forgotten(world: World) -> None:
 
 async def forgotten_by_upkeep(world: World) -> None:
     await idle(world)
-    await world.start()
+    await world.start(idle_subscription_days=0)  # engines do this, too
     with override_settings(BROKER_IDLE_SUBSCRIPTION_DAYS=30, BROKER_IDLE_SUBSCRIPTION_NOTICE_DAYS=7):
         await django(keep_archive)
         await world.store.change("update queues_subscription set ends_at = now() returning id")
@@ -262,6 +263,19 @@ async def temporary(world: World) -> None:
         channel.queue_declare("temporary", auto_delete=True)
         connection.Producer().publish(1, routing_key="temporary")
         channel.queue_delete("temporary")
+
+    await world.kombu(act)
+
+
+async def unreadable(world: World) -> None:
+    def act(connection: Connection) -> None:
+        channel, taken = connection.default_channel, list[Any]()
+        channel.queue_declare("temporary", auto_delete=True)
+        [row] = world.store.rows("select id from queues_queue where name = 'temporary'")
+        world.store.insert(row["id"], b"of no Celery client")
+        channel.basic_consume("temporary", no_ack=True, callback=taken.append, consumer_tag="reader")
+        connection.drain_events(timeout=PATIENCE)
+        assert taken == []
 
     await world.kombu(act)
 
@@ -348,6 +362,7 @@ ENDS: dict[str, End | str] = {
     "its subscription was polled by nobody for `BROKER_IDLE_SUBSCRIPTION_DAYS`": forgotten,
     "the same, by Celery's upkeep": forgotten_by_upkeep,
     "its temporary queue of Celery's has no consumer": temporary,
+    "in such a queue, and not readable": unreadable,
     "a line that IRC refuses": "tests.hydra.test_runner:test_lines_that_came_to_no_good_end_are_counted",
     "a line under way to IRC when the connection or the node is lost":
         "tests.hydra.test_runner:test_lines_that_came_to_no_good_end_are_counted",

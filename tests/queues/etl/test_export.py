@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ import pytest
 from django.utils import timezone
 from msgpack import packb  # type: ignore[import-untyped]
 
+from queues.api import publish
 from queues.engine.statements import statement
+from queues.errors import BrokerError
 from queues.etl.errors import EtlError, OutputBusy, RowsMissing
 from queues.etl.job import schema
 from queues.etl.job.continuity import begin
@@ -22,6 +25,9 @@ from queues.etl.job.files import Files
 from queues.etl.job.ledger import ExportState
 from queues.etl.job.writing import Writer
 from queues.models import ArchivedMessage
+from queues.operations.messages import remove_messages
+from queues.operations.queues import QueueExists, create_queue
+from tests.hostile import values
 from tests.queues.etl.conftest import Etl, ago, config, open_transaction
 from tests.queues.segments import Range, Segment
 
@@ -437,6 +443,32 @@ def test_an_output_with_checksums_beside_its_files_is_continued_and_loses_them(e
     etl.export(bodies="json", body_schema="a int")  # so that _schema.json is written in the place of another
     assert list(etl.output.rglob("*.crc")) == []
     assert etl.ids() == [1, 2]
+
+
+def test_what_a_publisher_may_name_is_exported_once_as_it_is_and_the_rest_is_refused_in_words(etl: Etl) -> None:
+    """NUL, halves of surrogate pairs, NaN, infinities, extremes: in keys, headers, bodies and names of queues."""
+    wanted: dict[int, tuple[str, str | None]] = {}
+    for n, value in enumerate([*values.ODD, *values.UNSTORABLE, *values.NUMBERS]):
+        text = value if isinstance(value, str) else f"number {n}"
+        for name, key, headers in (
+            (f"of {text}", None, None), ("kept", f"{n}{text}", None), ("kept", None, {"value": value, text: n}),
+        ):  # fmt: skip
+            try:
+                with suppress(QueueExists):
+                    create_queue(name, retention="full")
+                body = json.dumps(value).encode()
+                id = publish(name, body, key=key, headers=headers, content_type="application/json")
+            except BrokerError:
+                continue
+            assert id is not None
+            wanted[id] = name, key
+            assert remove_messages(name, [id]) == 1
+    assert len(wanted) > 2 * len(values.ODD)
+    etl.run(bodies="json")
+    found = {row["id"]: row for row in etl.rows()}
+    assert len(found) == len(etl.rows())
+    assert {id: (row["queue_name"], row["key"]) for id, row in found.items()} == wanted
+    assert etl.export(bodies="json")["tables"]["messages"]["rows_out"] == 0
 
 
 MARKS: list[Any] = [

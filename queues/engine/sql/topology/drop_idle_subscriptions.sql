@@ -11,7 +11,7 @@ with idle as materialized (
 ), segments as (
     delete from queues_segment where queue_id in (select queue_id from idle) returning slot, first, queue_id, count
 ), settlements as (
-    delete from queues_segmentsettlement where first in (select first from segments)
+    delete from queues_segmentsettlement where first in (select first from segments) returning low, high
 ), journaled as (
     insert into queues_auditjournal (chain, event, record_id, sender, recipient)
     select 'queue:' || name, 'expire', first_id::text, name, ''
@@ -31,5 +31,6 @@ with idle as materialized (
 ), queues as (
     delete from queues_queue where id in (select queue_id from idle)
 )
-select count(*), coalesce(sum(ready + leased + delayed + dead), 0)::bigint
-from idle left join lateral queues_held(queue_id) as held on true
+select count(*), (select count(*) from messages) + (select coalesce(sum(count), 0) from segments)
+    - (select coalesce(sum(high - low + 1), 0) from settlements)
+from idle

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import psycopg
 import pytest
 
+from peers.codec.envelope import Envelope
+from peers.codec.frames import Ignored, parse_frame
 from queues.engine.api import Acks, Ask, Destination, Engine, Forward, Letters
 from queues.engine.errors import EngineError, MailboxClaimed, TooManyNames, Undeliverable
 from queues.engine.mailbox import service
 from queues.engine.mailbox.mailbox import Mailbox, PeerMessage
 from queues.operations.keys import create_key
+from tests.hostile.values import ODD, UNSTORABLE
 from tests.lengths import lengths
 from tests.queues.engine.conftest import Producer, Store
 from tests.tables import lock_waits
@@ -530,6 +534,28 @@ async def test_made_up_names_of_recipients_neither_flood_nor_forge_the_log(
     assert max(map(len, lines(caplog))) < 1000
     assert all(line.isprintable() for line in lines(caplog))
     assert engine.mailboxes.dropped["unknown"] == 5002
+
+
+async def test_whatever_a_frame_names_is_stored_or_dropped_and_costs_no_connection(
+    engine: Engine, key: int, store: Store
+) -> None:
+    """NUL, halves of surrogate pairs, every odd character: what the codec takes, the store takes."""
+    texts = [*ODD, *UNSTORABLE, "é" * 256, "*?[]", "queue:", "topic:\udcff"]
+    alice, bob = [await Peer(engine, name, key).here() for name in ("alice", "bob")]
+    frames = [
+        parse_frame(json.dumps({"protocol_version": "v1", "to": to, "id": f"{id}{n}", "body": text}).encode())
+        for n, text in enumerate(texts) for to, id in ((text, "to"), ("bob", text))
+    ]  # fmt: skip
+    taken = [frame for frame in frames if isinstance(frame, Envelope)]
+    assert all(frame.reason for frame in frames if isinstance(frame, Ignored))
+    assert len(texts) < len(taken) < len(frames)
+    for frame in taken:
+        alice.post_run((frame.id, frame.to, frame.text))
+    await alice.ask()
+    expected = [frame.id for frame in taken if frame.to == "bob"]
+    assert await bob.got(len(expected)) == expected
+    assert (alice.error, bob.error, engine.health.isolated) == (None, None, {})
+    assert engine.mailboxes.dropped["unknown"] == len(taken) - len(expected)
 
 
 async def test_a_route_brings_messages_to_a_peer(engine: Engine, key: int, store: Store) -> None:
