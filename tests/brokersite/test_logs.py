@@ -85,7 +85,7 @@ def test_the_site_logs_objects(database_url: str) -> None:
 
 
 def test_a_name_with_line_ends_and_escapes_stays_on_one_line() -> None:
-    assert {one["class"] for name, one in LOG_FORMATS.items() if name == "text"} == {"brokersite.logs.OneLine"}
+    assert LOG_FORMATS["text"]["class"] == f"{OneLine.__module__}.{OneLine.__name__}"  # type: ignore[index]
     name = "a\r\n2026-11-29 ERROR queues: \x1b[2J\u2028\u202e\x85é"
     record = logging.LogRecord("wire", logging.WARNING, __file__, 1, "no queue %s", (name,), None)
     said = OneLine("{levelname} {name}: {message}", style="{").format(record)
