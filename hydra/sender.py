@@ -26,7 +26,7 @@ from hydra.protocol.lines import is_sendable, targets
 from hydra.send_gate import SendGate
 from hydra.storage.database_thread import DatabaseThread
 from hydra.storage.line_records import claim, release, release_dead
-from queues.engine.api import Broker, Delivery, EngineError, LocalQueue, Waiter
+from queues.engine.api import Broker, Delivery, EngineError, PrefetchedQueue, Waiter
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Sender(Waiter):
     happened: Callable[[str, str], None]
     awaits: Callable[[str], str | None] = lambda line: None
     """Why a line has to wait for its channel, or None."""
-    _buffer: LocalQueue | None = None
+    _buffer: PrefetchedQueue | None = None
     _next: asyncio.Future[Delivery | None] | None = None
     _sending: bool = False
     _stopping: bool = False

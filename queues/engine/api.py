@@ -21,10 +21,10 @@ from queues.engine.connections import CONNECTIONS, probe
 from queues.engine.consume.consumer import PushConsumer, Waiter
 from queues.engine.consume.deliveries import Deliveries
 from queues.engine.consume.interest import COLD, COLD_SHARED
-from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue
 from queues.engine.consume.low_watermark import FIRST
 from queues.engine.consume.memory import weight
 from queues.engine.consume.message_runs import PayloadPart, Push, PushRun
+from queues.engine.consume.prefetched_queue import LocalDeadLetters, PrefetchedQueue
 from queues.engine.consume.subscriptions import LocalSubscription, Subscriptions
 from queues.engine.database import SHARED_SESSIONS, absence, check_sessions, lacked_right, refused_by_pooler
 from queues.engine.engine import Engine, running
@@ -118,7 +118,7 @@ class Broker(Protocol):
 
     # Consuming.
 
-    async def queue(self, name: str) -> LocalQueue:
+    async def queue(self, name: str) -> PrefetchedQueue:
         """The queue of this name as this process serves it: the same object for all who ask.
 
         A consumer polls (`deliver`, `deliver_many`), waits for one message (`wait`), or is pushed to (`dispatcher`).
@@ -159,7 +159,7 @@ class Broker(Protocol):
     def settling(self) -> int:
         """The number of the round in which the last settlement is written."""
 
-    def settling_of(self, buffer: LocalQueue) -> int:
+    def settling_of(self, buffer: PrefetchedQueue) -> int:
         """The round in which the last settlement of this queue is written; that of an audited queue is its own."""
 
     def settles(self, round: int) -> bool:

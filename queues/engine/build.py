@@ -19,7 +19,7 @@ from queues.engine.connections import Connections
 from queues.engine.consume.deadlines import DeadlineTimer
 from queues.engine.consume.fetcher import Fetcher
 from queues.engine.consume.memory import FlowLimits
-from queues.engine.consume.registry import LocalQueues
+from queues.engine.consume.registry import PrefetchedQueues
 from queues.engine.consume.subscriptions import Subscriptions
 from queues.engine.database import Connection
 from queues.engine.grants import Grants
@@ -62,13 +62,13 @@ class Parts:
             self.settled,
         )  # fmt: skip
         self.fetcher = fetcher = Fetcher(FlowLimits(options), node, counts, health, settlements.segments, self.writing)
-        self.local_queues = local_queues = LocalQueues(policies, connections, settlements, fetcher)
+        self.prefetched_queues = prefetched_queues = PrefetchedQueues(policies, connections, settlements, fetcher)
         self.subscriptions = Subscriptions(
-            options, counts, node, policies, connections, local_queues, settlements, self.announcer
+            options, counts, node, policies, connections, prefetched_queues, settlements, self.announcer
         )
         self.routing, self.route_tallies = Routing(policies), RouteTallies()
         self.writer = PublishWriter(
-            node, policies, self.routing, local_queues.queues, fetcher, counts, health, max_length, self.ready,
+            node, policies, self.routing, prefetched_queues.queues, fetcher, counts, health, max_length, self.ready,
             self.maintenance.due_in, self.subscriptions.deliver_transient, self.progress, settlements.segments,
             options.segment_messages, self.route_tallies,
         )  # fmt: skip
@@ -78,15 +78,15 @@ class Parts:
         # What clients wait for.
         self.barriers = Barriers(health)
         self.saturation = Saturation(health, self.overfull)
-        self.deadlines = DeadlineTimer(local_queues.schedule.deliveries, health, self.held_up)
+        self.deadlines = DeadlineTimer(prefetched_queues.schedule.deliveries, health, self.held_up)
         # The node among others.
         confirmed = self.writer.confirmed, self.mailboxes.confirmed
         self.timeline = Timeline(options.name, counts, node, clock, self.forget_history, confirmed)
-        self.tidying = Tidying(node, health, local_queues, fetcher, turn)
-        self.lines = Lines(node, local_queues.schedule)
+        self.tidying = Tidying(node, health, prefetched_queues, fetcher, turn)
+        self.lines = Lines(node, prefetched_queues.schedule)
         self.on_periodic_change: list[Callable[[], None]] = []
         handlers = Handlers(
-            node, policies, PolicyReader(policies, self.reread), local_queues, self.subscriptions, settlements,
+            node, policies, PolicyReader(policies, self.reread), prefetched_queues, self.subscriptions, settlements,
             self.grants, self.clients, self.mailboxes, self.lines, self.on_periodic_change,
         )  # fmt: skip
         self.notifications = NotificationReader(handlers.by_type, counts)
@@ -94,7 +94,7 @@ class Parts:
     def jobs(self) -> list[EngineJob]:
         """The coroutines that run as long as the connections last."""
         node, keep, reaping = self.node, self.maintenance, reaper.Reaper(self.counts, self.health)
-        liveness = membership.Liveness(node, self.counts, self.local_queues.queues, reaping)
+        liveness = membership.Liveness(node, self.counts, self.prefetched_queues.queues, reaping)
         jobs = [
             EngineJob("writer", "writer", self.writer.run),
             EngineJob("settlements", "settlements", self.settlements.run),
@@ -130,7 +130,7 @@ class Parts:
 
     def ready(self, queue: int, first_id: int) -> None:
         """Messages of a queue became ready in the store: tell this node's consumers and others'."""
-        if (local := self.local_queues.queues.get(queue)) is not None:
+        if (local := self.prefetched_queues.queues.get(queue)) is not None:
             local.prefetch.more_in_store(first_id)
         else:
             self.mailboxes.more_in_store(queue, first_id)
@@ -147,7 +147,7 @@ class Parts:
     def settled(self) -> None:
         """Acknowledgements were written: places in queues with a concurrency limit may be free."""
         for id in tuple(self.policies.limited):
-            queue = self.local_queues.queues.get(id)
+            queue = self.prefetched_queues.queues.get(id)
             if queue is not None and (queue.interest.known or self.policies.is_shared(id)):
                 self.ready(id, queue.backlog.watermark.value + 1)
         self.progress()
@@ -177,7 +177,7 @@ class Parts:
         async with nullcontext(on) if on is not None else self.connections.asking() as connection:
             await self.policies.load(connection, queues, again=True)
             for queue in queues:
-                if not self.local_queues.obey(queue):
+                if not self.prefetched_queues.obey(queue):
                     self.subscriptions.drop_queue(queue)
                 self.mailboxes.change_policy(queue)
 
@@ -185,6 +185,6 @@ class Parts:
         """The store has another past: nothing that is remembered of messages may be used."""
         await self.subscriptions.move_tags(connection)
         self.settlements.forget_history()
-        self.local_queues.forget_history()
+        self.prefetched_queues.forget_history()
         self.mailboxes.forget_history()
         self.writer.forget_history()

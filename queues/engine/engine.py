@@ -20,7 +20,7 @@ from queues.engine.build import Parts
 from queues.engine.clock import now
 from queues.engine.cluster import membership, periodic, reaper
 from queues.engine.cluster.notifications.formats import CHANNEL
-from queues.engine.consume.local_queue import LocalQueue
+from queues.engine.consume.prefetched_queue import PrefetchedQueue
 from queues.engine.database import check_server
 from queues.engine.health import KINDS
 from queues.engine.options import EngineOptions
@@ -45,15 +45,17 @@ class Engine:
         self.routing, self.route_tallies, self.announcer = parts.routing, parts.route_tallies, parts.announcer
         self.maintenance, self.tidying, self.timeline = parts.maintenance, parts.tidying, parts.timeline
         self.writer, self.settlements, self.mailboxes = parts.writer, parts.settlements, parts.mailboxes
-        self.local_queues, self.fetcher, self.subscriptions = parts.local_queues, parts.fetcher, parts.subscriptions
+        self.prefetched_queues, self.fetcher = parts.prefetched_queues, parts.fetcher
+        self.subscriptions = parts.subscriptions
         # Used by sessions, as its parts have it.
         self.publisher, self.settles = parts.writer.publisher, parts.settlements.settles
         self.hold, self.unhold = parts.barriers.hold, parts.barriers.unhold
         self.check_saturation, self.on_saturation = parts.saturation.check, parts.saturation.on_change
         self.authenticate, self.grant_named = parts.grants.authenticate, parts.grants.named
         self.on_key_change, self.on_periodic_change = parts.grants.on_change, parts.on_periodic_change
-        self.queue, self.dead_letters = parts.local_queues.named, parts.local_queues.dead_letters_of
-        self.with_consumers, self.prefetched = parts.local_queues.with_consumers, parts.local_queues.prefetched
+        self.queue, self.dead_letters = parts.prefetched_queues.named, parts.prefetched_queues.dead_letters_of
+        self.with_consumers = parts.prefetched_queues.with_consumers
+        self.prefetched = parts.prefetched_queues.prefetched
         self.request, self.look_up = parts.connections.request, parts.connections.look_up
         self.descriptors = parts.connections.descriptors
         self.progress, self.reread = parts.progress, parts.reread
@@ -61,7 +63,7 @@ class Engine:
         self.jobs: Sequence[EngineJob] = parts.jobs()
         self.writing: Sequence[Writing] = parts.writer, parts.mailboxes
         #: A life has begun: every queue may have messages in the store.
-        self.look_again = parts.local_queues.look_again
+        self.look_again = parts.prefetched_queues.look_again
         self.supervisor = Supervisor(self, options, parts.counts, parts.health, parts.node, parts.connections)
 
     # Used by sessions.
@@ -105,7 +107,7 @@ class Engine:
         if self.settlements.unsettled < FEW_UNSETTLED:
             self.settlements.hurry()
 
-    def settling_of(self, buffer: LocalQueue) -> int:
+    def settling_of(self, buffer: PrefetchedQueue) -> int:
         """The round of this queue's last acknowledgement: an audited queue is written by itself, and replies to it wait
         for its chain."""
         return self.settlements.round if buffer.audited is None else buffer.audited.settling
@@ -116,7 +118,7 @@ class Engine:
 
     async def refresh(self, name: str) -> None:
         """Obey a queue's policy as it is now, not only once its change is heard of. Raises StoreUnavailable."""
-        if ids := self.local_queues.ids_of(name):
+        if ids := self.prefetched_queues.ids_of(name):
             await self.reread(ids)
 
     # Shown to operators.
@@ -170,7 +172,7 @@ class Engine:
         """The connections are lost, and every lease with them."""
         self.settlements.forget_leases()
         self._parts.lines.forget()
-        self.local_queues.lose_leases()
+        self.prefetched_queues.lose_leases()
         self.mailboxes.lose_connections()
 
     async def stop(self, timeout: float = 10.0) -> None:
@@ -195,8 +197,8 @@ class Engine:
 
     async def _drain(self) -> None:
         self.fetcher.stop()
-        await _until(lambda: self.writer.idle and not self.local_queues.claiming and self.mailboxes.idle)
-        for queue in self.local_queues:
+        await _until(lambda: self.writer.idle and not self.prefetched_queues.claiming and self.mailboxes.idle)
+        for queue in self.prefetched_queues:
             outstanding = [(entry[0], tag) for tag, entry in queue.unacked.items()]
             self.settlements.hand_back(queue.prefetch.take_all())
             self.settlements.hand_back(outstanding, queue.audited)

@@ -28,7 +28,7 @@ from queues.engine.api import (
     Destination,
     Engine,
     EngineError,
-    LocalQueue,
+    PrefetchedQueue,
     Waiter,
     options_from_settings,
     spare_garbage_collector,
@@ -106,7 +106,7 @@ class StrictProducer:
 class QueueDrain(Waiter):
     """Waits for messages of one queue and acknowledges each."""
 
-    def __init__(self, queue: LocalQueue, taken: Callable[[], None]) -> None:
+    def __init__(self, queue: PrefetchedQueue, taken: Callable[[], None]) -> None:
         super().__init__(key=None)
         self._queue, self._taken = queue, taken
         queue.wait(self)

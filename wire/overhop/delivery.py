@@ -12,7 +12,7 @@ from time import monotonic, time
 from typing import Any
 from uuid import UUID, uuid4
 
-from queues.engine.api import ClientConnection, Content, LocalQueue, PushConsumer, PushRun, QueueNotFound, first_id
+from queues.engine.api import ClientConnection, Content, PrefetchedQueue, PushConsumer, PushRun, QueueNotFound, first_id
 from queues.permissions.rules import Operation
 from wire.net.connection import Connection, contained
 from wire.overhop.assignments import Assignment, Assignments, Pushed
@@ -45,7 +45,7 @@ class Consumer(PushConsumer):
         "queue", "sid",
     )  # fmt: skip
 
-    def __init__(self, owner: Deliveries, queue: str, buffer: LocalQueue, largest: int, key: int | None) -> None:
+    def __init__(self, owner: Deliveries, queue: str, buffer: PrefetchedQueue, largest: int, key: int | None) -> None:
         """`largest` is the most bytes that a payload may have to go into a frame, `key` the client's API key."""
         super().__init__(key)
         self.sid = str(uuid4())
@@ -409,7 +409,7 @@ class Deliveries:
             raise _not_found(jid)
         return job
 
-    def _take(self, jid: str) -> tuple[LocalQueue, int]:
+    def _take(self, jid: str) -> tuple[PrefetchedQueue, int]:
         job = self.assignments.take(jid.encode())
         if job is None:
             raise _not_found(jid)

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
-from queues.engine.api import Broker, Delivery, Destination, EngineError, LocalDeadLetters, LocalQueue, Waiter
+from queues.engine.api import Broker, Delivery, Destination, EngineError, LocalDeadLetters, PrefetchedQueue, Waiter
 from queues.permissions.rules import Protocol
 from wire.net.connection import Connection, contained
 from wire.net.limits import Closure
@@ -29,7 +29,7 @@ class SspqQueue:
     """The queue that a listener serves, and its dead letters (None: switched off)."""
 
     destination: Destination
-    queue: LocalQueue
+    queue: PrefetchedQueue
     dead_letters: LocalDeadLetters | None
     max_payload: int = codec.MAX_PAYLOAD
     _looking: asyncio.Task[None] | None = None
@@ -58,10 +58,10 @@ class SspqSession(WireSession, Waiter):
         self._slot = Slot()
         self._unconfirmed = server.unconfirmed.of(connection.peer[0])
         self._publisher = server.engine.publisher(serves.destination)
-        self._waits_in: LocalQueue | None = None
+        self._waits_in: PrefetchedQueue | None = None
         #: The queue that it has received from.
-        self._receives: LocalQueue | None = None
-        self._held: tuple[LocalQueue, int] | None = None
+        self._receives: PrefetchedQueue | None = None
+        self._held: tuple[PrefetchedQueue, int] | None = None
         self._dispatching = False
         #: The server stops: nothing is asked for any more; and, a moment later, the session drains.
         self._stopping = False
@@ -200,7 +200,7 @@ class SspqSession(WireSession, Waiter):
             else:
                 buffer.deliveries.give_back(tag, delay=0.0, error="the consumer disconnected")
 
-    def _wait(self, buffer: LocalQueue) -> None:
+    def _wait(self, buffer: PrefetchedQueue) -> None:
         if buffer.closed:
             self._serves.look_again(self._engine)
         if self._stopping or buffer.closed:
@@ -219,7 +219,7 @@ class SspqSession(WireSession, Waiter):
             self._waits_in.cancel(self)
             self._waits_in = None
 
-    def _take_held(self) -> tuple[LocalQueue, int]:
+    def _take_held(self) -> tuple[PrefetchedQueue, int]:
         held, self._held = self._held, None
         assert held is not None
         return held

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
-from queues.engine.api import Deliveries, LocalQueue, Push, PushConsumer, PushRun, weight
+from queues.engine.api import Deliveries, PrefetchedQueue, Push, PushConsumer, PushRun, weight
 
 #: A prefetch count of 0 means no limit. A worker's memory is limited all the same.
 WITHOUT_LIMIT = 10_000
@@ -35,7 +35,7 @@ class Received:
     """A message on its way to a consumer, and what settles it."""
 
     consumer: QueueConsumer
-    buffer: LocalQueue
+    buffer: PrefetchedQueue
     push: Push
 
     def settle(self, how: Settlement) -> None:
@@ -60,11 +60,11 @@ class QueueConsumer(PushConsumer):
         self.channel = channel
         self.tag = tag
         self.queue = queue
-        self.buffer: LocalQueue | None = None
+        self.buffer: PrefetchedQueue | None = None
         #: The broker's tags of unacknowledged deliveries.
         self.held: set[int] = set()
 
-    def attach(self, buffer: LocalQueue) -> None:
+    def attach(self, buffer: PrefetchedQueue) -> None:
         """Consume from this buffer from now on."""
         self.buffer = buffer
         self.credits = 0
@@ -91,7 +91,7 @@ class QueueConsumer(PushConsumer):
         self.held.difference_update(tags)
         self.channel.freed(len(tags))
 
-    def settled(self, buffer: LocalQueue, tags: Sequence[int]) -> None:
+    def settled(self, buffer: PrefetchedQueue, tags: Sequence[int]) -> None:
         """Free the places of settled deliveries."""
         if buffer is self.buffer and (free := self.held.intersection(tags)):
             self.held.difference_update(free)
@@ -144,7 +144,7 @@ class ChannelConsumer:
         self._window = count or WITHOUT_LIMIT
         self._grant()
 
-    def add(self, consumer: QueueConsumer, buffer: LocalQueue) -> None:
+    def add(self, consumer: QueueConsumer, buffer: PrefetchedQueue) -> None:
         consumer.attach(buffer)
         self._consumers.append(consumer)
         self._grant()
@@ -164,7 +164,7 @@ class ChannelConsumer:
         """The consumers of deleted queues; there may be another queue of the name by now."""
         return [consumer for consumer in self._consumers if consumer.buffer is None or consumer.buffer.closed]
 
-    def reattach(self, consumer: QueueConsumer, buffer: LocalQueue) -> None:
+    def reattach(self, consumer: QueueConsumer, buffer: PrefetchedQueue) -> None:
         if consumer in self._consumers:
             self._outstanding -= len(consumer.held)
             consumer.attach(buffer)
@@ -204,7 +204,7 @@ class ChannelConsumer:
         self._done = 0
         self._paced()
         self._grant()  # withdraws unused credits of an earlier, higher limit
-        back: dict[LocalQueue, list[Push]] = defaultdict(list)
+        back: dict[PrefetchedQueue, list[Push]] = defaultdict(list)
         for received in self._ahead_buffer.take_back(self._outstanding - self._most):
             back[received.buffer].append(received.push)
             if received.buffer is received.consumer.buffer and received.push.tag in received.consumer.held:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from queues.celery.consumers.channel_consumer import ChannelConsumer, QueueConsumer, Received, Settlement, acknowledge
 from queues.celery.consumers.fork_safety import watch
-from queues.engine.api import FIRST, Engine, EngineError, EngineOptions, LocalQueue, Push, StoreUnavailable
+from queues.engine.api import FIRST, Engine, EngineError, EngineOptions, PrefetchedQueue, Push, StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -233,7 +233,7 @@ class EngineThread:
 
     def _acknowledge(self, done: list[Received]) -> None:
         """Acknowledge deliveries, those of one queue together."""
-        together: dict[tuple[QueueConsumer, LocalQueue], list[int]] = defaultdict(list)
+        together: dict[tuple[QueueConsumer, PrefetchedQueue], list[int]] = defaultdict(list)
         for received in done:
             together[received.consumer, received.buffer].append(received.push.tag)
         for (consumer, buffer), tags in together.items():
@@ -299,7 +299,7 @@ class EngineThread:
 
         return self.run(take())
 
-    async def _queue(self, name: str) -> LocalQueue:
+    async def _queue(self, name: str) -> PrefetchedQueue:
         """A queue's buffer. When the database was away, the engine is given a moment to find it again."""
         deadline = time.monotonic() + COMING_BACK
         while not self.engine.available and time.monotonic() < deadline:  # noqa: ASYNC110 - it has no such event
@@ -345,7 +345,7 @@ class EngineThread:
         return not self._channels
 
 
-async def _refill(buffer: LocalQueue) -> None:
+async def _refill(buffer: PrefetchedQueue) -> None:
     """Wait for a claim that begins now, or is under way, to come back."""
     refilled = asyncio.Event()
     buffer.prefetch.on_refill(refilled.set)

@@ -1,13 +1,14 @@
 """Keeps this node's part of `queues_consumer`, the order of consumers of queues with a single active consumer.
 
-One job writes arrived and ended consumers, and tells local queues which consumer is active. A handover waits until the
-former consumer's messages are back in the store. """
+One job writes arrived and ended consumers, and tells prefetched queues which consumer is active. A handover waits until
+the former consumer's messages are back in the store.
+"""
 
 from __future__ import annotations
 
 from queues.database.sql_files import array
 from queues.engine.consume.line import Connected, Line
-from queues.engine.consume.local_queue import QueueSchedule
+from queues.engine.consume.prefetched_queue import QueueSchedule
 from queues.engine.database import Connection
 from queues.engine.node import LocalNode
 from queues.formats.connection_ids import connection_id

@@ -1,6 +1,7 @@
 """A node's membership: a row, an advisory lock that ends with the node's session, and a heartbeat four times a second.
 
-The same statement finds dead nodes for the reaper. Each second the connections of frozen processes are ended. """
+The same statement finds dead nodes for the reaper. Each second the connections of frozen processes are ended.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from uuid import UUID
 
 from queues.engine.clock import now, until_tick
 from queues.engine.cluster.reaper import LOCK_CLASS, Reaper, dead_nodes
-from queues.engine.consume.local_queue import LocalQueue
+from queues.engine.consume.prefetched_queue import PrefetchedQueue
 from queues.engine.database import Connection
 from queues.engine.message import Counts
 from queues.engine.node import LocalNode
@@ -48,10 +49,12 @@ async def end_silent(connection: Connection) -> int:
 class Liveness:
     """Sends heartbeats over the connection that holds the node's lock. Nothing slow uses that connection."""
 
-    def __init__(self, node: LocalNode, counts: Counts, local_queues: Mapping[int, LocalQueue], reaper: Reaper) -> None:
+    def __init__(
+        self, node: LocalNode, counts: Counts, prefetched_queues: Mapping[int, PrefetchedQueue], reaper: Reaper
+    ) -> None:
         self._node = node
         self._counts = counts
-        self._local_queues = local_queues
+        self._local_queues = prefetched_queues
         self._reaper = reaper
 
     async def run(self, connection: Connection) -> None:

@@ -1,7 +1,8 @@
 """Returns messages of queues without consumers on this node, and polls for messages in case a notification was lost.
 
 One job runs eight times a second. It also announces queues that this node no longer serves, raises the low watermarks
-of quiet queues, and records used subscriptions. """
+of quiet queues, and records used subscriptions.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from queues.database.sql_files import array
 from queues.engine.clock import now, until_tick
 from queues.engine.consume.fetcher import Fetcher
 from queues.engine.consume.interest import COLD
-from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.consume.low_watermark import FIRST
-from queues.engine.consume.registry import LocalQueues
+from queues.engine.consume.prefetched_queue import PrefetchedQueue
+from queues.engine.consume.registry import PrefetchedQueues
 from queues.engine.database import Connection
 from queues.engine.health import Health
 from queues.engine.isolation import carry_out, halves
@@ -33,7 +34,7 @@ MANY = 1000
 UNTIDY = 60.0
 
 
-def _ids(queues: list[LocalQueue]) -> str:
+def _ids(queues: list[PrefetchedQueue]) -> str:
     return array(queue.id for queue in queues)
 
 
@@ -43,7 +44,7 @@ class Tidying:
 
     _node: LocalNode
     _health: Health
-    _local_queues: LocalQueues
+    _local_queues: PrefetchedQueues
     _fetcher: Fetcher
     _turn: asyncio.Lock
 
@@ -64,9 +65,9 @@ class Tidying:
             if rounds % int(TOUCH / TIDY) == 0:
                 await self._touch_subscriptions(connection, time)
 
-    def _cold(self, time: float) -> list[LocalQueue]:
+    def _cold(self, time: float) -> list[PrefetchedQueue]:
         """Empty buffers without consumers or with too slow ones, and schedule their next check."""
-        cold: list[LocalQueue] = []
+        cold: list[PrefetchedQueue] = []
         for at, buffer in self._local_queues.schedule.idle.due(time):
             if not buffer.interest.begin_look(at):
                 continue
@@ -83,15 +84,15 @@ class Tidying:
             cold.append(buffer)
         return cold
 
-    async def _leave(self, connection: Connection, cold: list[LocalQueue]) -> None:
+    async def _leave(self, connection: Connection, cold: list[PrefetchedQueue]) -> None:
         """Tell other nodes that this one no longer serves these queues."""
-        left: set[LocalQueue] = set()
+        left: set[PrefetchedQueue] = set()
 
-        async def leave(some: list[LocalQueue]) -> None:
+        async def leave(some: list[PrefetchedQueue]) -> None:
             await connection.run("drop_interest", {"queues": _ids(some), "node": self._node.id})
             left.update(some)
 
-        async def serve(some: list[LocalQueue]) -> None:
+        async def serve(some: list[PrefetchedQueue]) -> None:
             await connection.run("add_interest", {"queues": _ids(some), "node": self._node.id})
             for buffer in some:
                 buffer.prefetch.more_in_store(FIRST)
@@ -112,7 +113,7 @@ class Tidying:
         quiet = [buffer for buffer in self._fetcher.lagging() if not buffer.backlog.unclaimed]
         await self._each(connection, "look below a floor", quiet, partial(self._raise_some, connection, time))
 
-    async def _raise_some(self, connection: Connection, time: float, buffers: list[LocalQueue]) -> None:
+    async def _raise_some(self, connection: Connection, time: float, buffers: list[PrefetchedQueue]) -> None:
         looks = [(buffer, buffer.backlog.news, buffer.backlog.watermark.highest) for buffer in buffers]
         parameters = {
             "queues": _ids(buffers),
@@ -133,7 +134,7 @@ class Tidying:
     async def _look_for_unseen(self, connection: Connection) -> None:
         served = self._local_queues.queues
 
-        def is_quiet(buffer: LocalQueue) -> bool:
+        def is_quiet(buffer: PrefetchedQueue) -> bool:
             return buffer.interest.known and not buffer.backlog.unclaimed
 
         def claim(rows: Iterable[tuple[int]]) -> None:
@@ -141,7 +142,7 @@ class Tidying:
                 if (buffer := served.get(queue)) is not None and is_quiet(buffer):  # it may have been removed meanwhile
                     buffer.prefetch.more_in_store(FIRST)
 
-        async def look(some: list[LocalQueue]) -> None:
+        async def look(some: list[PrefetchedQueue]) -> None:
             claim(await connection.rows("unseen", {"queues": _ids(some)}))
 
         if len(served) <= MANY:
@@ -157,23 +158,23 @@ class Tidying:
                 buffer.prefetch.more_in_store(FIRST)
 
     async def _touch_subscriptions(self, connection: Connection, time: float) -> None:
-        async def touch(some: list[LocalQueue]) -> None:
+        async def touch(some: list[PrefetchedQueue]) -> None:
             await connection.run("touch_subscriptions", {"queues": _ids(some)})
 
         used = [buffer for buffer in self._local_queues.queues.values() if time - buffer.interest.last_demand < TOUCH]
         await self._each(connection, "note that a subscription is used", used, touch)
 
     async def _each(
-        self, connection: Connection, unit: str, buffers: Iterable[LocalQueue],
-        write: Callable[[list[LocalQueue]], Awaitable[None]], together: int = TOGETHER,
-    ) -> list[LocalQueue]:  # fmt: skip
+        self, connection: Connection, unit: str, buffers: Iterable[PrefetchedQueue],
+        write: Callable[[list[PrefetchedQueue]], Awaitable[None]], together: int = TOGETHER,
+    ) -> list[PrefetchedQueue]:  # fmt: skip
         """Call `write` for batches of queues on the shared connection. A failing queue is counted as `unit`, left out,
         and returned. Raises the server's error of a temporary refusal."""
-        failed: list[LocalQueue] = []
+        failed: list[PrefetchedQueue] = []
         waiting = list(buffers)
         parts = deque(waiting[start : start + together] for start in range(0, len(waiting), together))
 
-        def refuse(some: list[LocalQueue], error: Exception) -> None:
+        def refuse(some: list[PrefetchedQueue], error: Exception) -> None:
             failed.extend(some)
             self._health.isolate(unit, error, queue=some[0].policy.name)
 

@@ -15,8 +15,8 @@ transaction that began before it proves nothing about it.
 
 `TABLE` gives the action and the next state for a state and an event; an event without a row is a fault of the engine.
 Not in the table is what follows from numbers: whether a claim may begin while messages go back to the store
-(`LocalQueue.in_transit`), and whether a prefetched message waits for one of the store that belongs before it
-(`LocalQueue.overtaken`: it is behind, and `Backlog.first` is lower). A `Backlog` has a place in the table.
+(`PrefetchedQueue.in_transit`), and whether a prefetched message waits for one of the store that belongs before it
+(`PrefetchedQueue.overtaken`: it is behind, and `Backlog.first` is lower). A `Backlog` has a place in the table.
 """
 
 from __future__ import annotations

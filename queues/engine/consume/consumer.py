@@ -43,7 +43,7 @@ class PushConsumer(ABC):
 
 
 class Waiter(PushConsumer):
-    """A consumer that waits for one message: `LocalQueue.wait` gives it its one credit."""
+    """A consumer that waits for one message: `PrefetchedQueue.wait` gives it its one credit."""
 
     __slots__ = ()
 
@@ -51,7 +51,7 @@ class Waiter(PushConsumer):
 
     @abstractmethod
     def deliver(self, delivery: Delivery) -> None:
-        """Take a message; called once for each `LocalQueue.wait`."""
+        """Take a message; called once for each `PrefetchedQueue.wait`."""
 
     @abstractmethod
     def refuse(self) -> None:

@@ -1,4 +1,4 @@
-"""Hands the messages of one local queue to the consumers that wait for them, in turns (`consumer.py`).
+"""Hands the messages of one prefetched queue to the consumers that wait for them, in turns (`consumer.py`).
 
 Of a queue with a single active consumer only that one is served: the credits of the others count from their turn on.
 """

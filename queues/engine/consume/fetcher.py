@@ -1,9 +1,9 @@
-"""Claims ready messages from the store for local queues, one claim at a time.
+"""Claims ready messages from the store for prefetched queues, one claim at a time.
 
-A local queue asks with `want`; queues take turns. Each claim is one statement that leases a batch to this node. A claim
-that fails is repeated for half as many messages, until the message to blame is alone; it becomes a dead letter. When a
-claim has nearly emptied a backlog while publishes arrive, the publish writer makes the last one itself between two
-writes (`finish`), where no new message can slip in.
+A prefetched queue asks with `want`; queues take turns. Each claim is one statement that leases a batch to this node. A
+claim that fails is repeated for half as many messages, until the message to blame is alone; it becomes a dead letter.
+When a claim has nearly emptied a backlog while publishes arrive, the publish writer makes the last one itself between
+two writes (`finish`), where no new message can slip in.
 
 A claim takes messages that are stored as segments by whole segments. A segment with more messages than it may have is
 unpacked first, and its messages are claimed as rows.
@@ -22,10 +22,10 @@ from queues.database.sql_files import array
 from queues.engine.clock import now
 from queues.engine.consume.backlog import ClaimResult
 from queues.engine.consume.claim_path import State
-from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.consume.low_watermark import FIRST
 from queues.engine.consume.memory import BATCH, OVERHEAD, FlowLimits, detail_weight
 from queues.engine.consume.message_runs import MessageRun
+from queues.engine.consume.prefetched_queue import PrefetchedQueue
 from queues.engine.database import Connection
 from queues.engine.faults import Fault, fault_of, is_idle
 from queues.engine.health import Health, Trouble
@@ -53,7 +53,7 @@ _OFTEN = {str(int(content)): detail for content, detail in CONTENT_ONLY.items()}
 
 @dataclass(eq=False, repr=False)
 class Fetcher:
-    """One claim at a time; local queues that want messages take turns."""
+    """One claim at a time; prefetched queues that want messages take turns."""
 
     limits: FlowLimits
     node: LocalNode
@@ -64,28 +64,28 @@ class Fetcher:
     #: Whether a publish is being written or waits to be.
     _writer_busy: Callable[[], bool]
     #: Queues with a message that cannot be claimed, and the limit of a claim until it is found.
-    _narrow: dict[LocalQueue, int] = field(default_factory=dict)
+    _narrow: dict[PrefetchedQueue, int] = field(default_factory=dict)
     _backoff: StoreBackoff = field(default_factory=StoreBackoff)
     _stopping: bool = False
-    _wanted: dict[LocalQueue, None] = field(default_factory=dict)
+    _wanted: dict[PrefetchedQueue, None] = field(default_factory=dict)
     #: Queues whose backlog is claimed but for messages that came meanwhile: the publish writer calls `finish`.
-    nearly_done: dict[LocalQueue, None] = field(default_factory=dict)
+    nearly_done: dict[PrefetchedQueue, None] = field(default_factory=dict)
     #: Queues whose low watermark is behind their claims.
-    _lagging: dict[LocalQueue, None] = field(default_factory=dict)
+    _lagging: dict[PrefetchedQueue, None] = field(default_factory=dict)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
 
     def stop(self) -> None:
         """Begin no more claims."""
         self._stopping = True
 
-    def lagging(self) -> list[LocalQueue]:
+    def lagging(self) -> list[PrefetchedQueue]:
         """Open queues whose low watermark is behind their claims."""
         for queue in tuple(self._lagging):
             if not queue.backlog.watermark.lags or queue.closed:
                 del self._lagging[queue]
         return list(self._lagging)
 
-    def want(self, queue: LocalQueue) -> None:
+    def want(self, queue: PrefetchedQueue) -> None:
         """Claim for this queue soon, unless a claim for it is under way or planned."""
         if not queue.backlog.claiming and queue not in self._wanted and queue not in self.nearly_done:
             self._wanted[queue] = None
@@ -105,7 +105,7 @@ class Fetcher:
                 else:
                     await self._backoff.after(await self._try(connection, queue), self.health, CLAIMING)
 
-    async def _try(self, connection: Connection, queue: LocalQueue) -> Exception | None:
+    async def _try(self, connection: Connection, queue: PrefetchedQueue) -> Exception | None:
         """Claim. A claim that fails is repeated for fewer messages, until the one to blame is found. Returns the error
         by which the server refuses claims for now."""
         try:
@@ -122,7 +122,7 @@ class Fetcher:
             return error if fault is Fault.REFUSED else None
         return None
 
-    async def _set_aside(self, connection: Connection, queue: LocalQueue, error: Exception) -> Exception | None:
+    async def _set_aside(self, connection: Connection, queue: PrefetchedQueue, error: Exception) -> Exception | None:
         """The oldest message of a queue cannot be claimed: it becomes a dead letter. If it is one already, or not even
         that works, it is passed over until the queue is looked at from its beginning again. Returns the error by which
         the server refuses for now, or that may pass."""
@@ -160,7 +160,7 @@ class Fetcher:
             queue.backlog.writer_idle()
             self.want(queue)
 
-    async def claim(self, connection: Connection, queue: LocalQueue) -> None:
+    async def claim(self, connection: Connection, queue: PrefetchedQueue) -> None:
         """Fill one queue. While a publish leases to it, or it returns messages, it waits: the order would be lost."""
         if queue.stands_by:
             queue.prefetch.refilled()
@@ -200,7 +200,7 @@ class Fetcher:
             else:
                 self.want(queue)
 
-    def _claimed(self, queue: LocalQueue, result: ClaimResult) -> None:
+    def _claimed(self, queue: PrefetchedQueue, result: ClaimResult) -> None:
         if queue in self._narrow and (most := 2 * self._narrow.pop(queue)) < BATCH:  # the next may take more
             self._narrow[queue] = most
         self.counts.claimed += result.taken
@@ -209,7 +209,7 @@ class Fetcher:
         if queue.backlog.watermark.lags and not queue.dead:
             self._lagging[queue] = None
 
-    async def _serve(self, connection: Connection, queue: LocalQueue) -> None:
+    async def _serve(self, connection: Connection, queue: PrefetchedQueue) -> None:
         """Tell other nodes that this one serves the queue, and all queues of the next claims, in one statement."""
         starting = [queue, *(b for b in self._wanted if not (b.interest.known or b.dead or b.closed))][:STARTING]
         for one in starting:
@@ -225,7 +225,7 @@ class Fetcher:
             one.prefetch.more_in_store(FIRST)  # what became ready before was not announced to this node
 
     async def _claim(
-        self, connection: Connection, queue: LocalQueue, limit: int
+        self, connection: Connection, queue: PrefetchedQueue, limit: int
     ) -> tuple[ClaimResult, Sequence[MessageRun | list[Message]]]:
         """Claim; returns the messages in order of id."""
         parameters: dict[str, Any] = {

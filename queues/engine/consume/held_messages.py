@@ -4,8 +4,8 @@ A message is `ready` (prefetched and not yet delivered) or `unacked` (delivered,
 `stale` deliveries are those whose lease ended with a lost connection: a late acknowledgement still settles them.
 A returned message keeps the tag of its delivery; while it is ready again, its tag still acknowledges it.
 
-The local queue calls the methods. `ready` and `unacked` are read by other objects and written here only; each is one
-object for life. Bytes are counted as `memory.weight` counts them, for the queue and in the budget of the process.
+The prefetched queue calls the methods. `ready` and `unacked` are read by other objects and written here only; each is
+one object for life. Bytes are counted as `memory.weight` counts them, for the queue and in the budget of the process.
 """
 
 from __future__ import annotations

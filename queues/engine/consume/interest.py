@@ -4,7 +4,7 @@ A node serves a queue from the first look of a consumer on; its store tells the 
 has come for a while the queue is cold: what is prefetched goes back, and the others are told. A queue that other nodes
 serve too (`shared`) is cold sooner, and no more is taken into memory for it than its consumers ask for or are about to.
 
-The local queue tells of consumers (`came`, `asked_for`); the job of `cluster/tidying.py` looks when a look is due.
+The prefetched queue tells of consumers (`came`, `asked_for`); the job of `cluster/tidying.py` looks when a look is due.
 Times are monotonic.
 """
 

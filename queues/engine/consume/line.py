@@ -5,7 +5,7 @@ its queue gives it nothing more, and what it has goes back in place. Its row is 
 what it has settled too; the same transaction makes the next one active, on whatever node. A node's rows go in the
 transaction that returns a dead node's leases. So two consumers are never active at once, and order is kept.
 
-A `Line` is owned by its local queue; `cluster/lines.py` is the job that keeps the table.
+A `Line` is owned by its prefetched queue; `cluster/lines.py` is the job that keeps the table.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Line:
             self._changes.note(self)
 
     def leave(self, consumer: object, finish: bool, count: bool, keep_tags: bool) -> None:
-        """A consumer takes nothing more, as `LocalQueue.leave` says."""
+        """A consumer takes nothing more, as `PrefetchedQueue.leave` says."""
         number = self._numbers.pop(consumer, 0)
         if consumer is self.active:
             self.former, self.active, self._settled_in = (consumer, number), None, None
@@ -185,7 +185,7 @@ class Line:
         (_, number), self.former, self._settled_in = self.former, None, None
         return number
 
-    # Called by the local queue.
+    # Called by the prefetched queue.
 
     def end(self) -> None:
         """Every consumer is served again."""

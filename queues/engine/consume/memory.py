@@ -2,7 +2,7 @@
 
 A queue may hold no more than is left for all: a single queue gets half of the total, each of many the same share, and a
 later one finds room at once. A queue that holds nothing may always have one message, so that no queue stops.
-`FlowLimits` are the limits that all local queues of a process share; the fetcher owns them.
+`FlowLimits` are the limits that all prefetched queues of a process share; the fetcher owns them.
 """
 
 from __future__ import annotations

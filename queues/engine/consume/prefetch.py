@@ -39,7 +39,7 @@ UNLIMITED = 2**31
 
 
 class ServedQueue(Protocol):
-    """What the parts of a `LocalQueue` read of it."""
+    """What the parts of a `PrefetchedQueue` read of it."""
 
     policy: QueuePolicy
     #: The record of an audited queue.
@@ -55,7 +55,7 @@ class ServedQueue(Protocol):
 
 
 class Claims(Protocol):
-    """The fetcher, as local queues use it."""
+    """The fetcher, as prefetched queues use it."""
 
     limits: FlowLimits
     node: LocalNode

@@ -1,7 +1,7 @@
 """The queues that this node has in memory: opened by sessions, given their policies when these change.
 
-A queue is here from its first use until it is deleted. Its dead letters are a local queue of their own, for consumers
-that read them.
+A queue is here from its first use until it is deleted. Its dead letters are a prefetched queue of their own, for
+consumers that read them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from itertools import chain, islice
 from queues.engine.connections import Connections
 from queues.engine.consume.deliveries import published_id
 from queues.engine.consume.fetcher import Fetcher
-from queues.engine.consume.local_queue import LocalDeadLetters, LocalQueue, QueueSchedule
 from queues.engine.consume.low_watermark import FIRST
+from queues.engine.consume.prefetched_queue import LocalDeadLetters, PrefetchedQueue, QueueSchedule
 from queues.engine.errors import QueueNotFound
 from queues.engine.policies import Policies, QueuePolicy
 from queues.engine.settle.writer import SettlementWriter
@@ -22,32 +22,32 @@ from queues.permissions.rules import MAILBOX_PREFIX
 
 
 @dataclass(eq=False, repr=False)
-class LocalQueues:
-    """All local queues of one engine, by the ids of their queues."""
+class PrefetchedQueues:
+    """All prefetched queues of one engine, by the ids of their queues."""
 
     _policies: Policies
     _connections: Connections
     _settlements: SettlementWriter
     _fetcher: Fetcher
     schedule: QueueSchedule = field(default_factory=QueueSchedule)
-    queues: dict[int, LocalQueue] = field(default_factory=dict)
+    queues: dict[int, PrefetchedQueue] = field(default_factory=dict)
     dead_letters: dict[int, LocalDeadLetters] = field(default_factory=dict)
 
-    def __iter__(self) -> Iterator[LocalQueue]:
+    def __iter__(self) -> Iterator[PrefetchedQueue]:
         """All of them, dead letters too."""
         yield from (*self.queues.values(), *self.dead_letters.values())
 
     # Used by sessions.
 
-    async def open(self, id: int, first_tag: int = 1) -> LocalQueue:
+    async def open(self, id: int, first_tag: int = 1) -> PrefetchedQueue:
         """A queue, made local if need be. Raises QueueNotFound or StoreUnavailable."""
         if id not in self.queues:
             policy = await self._policy(id)
-            queue = LocalQueue(policy, self._settlements, self._fetcher, self.schedule, first_tag)
+            queue = PrefetchedQueue(policy, self._settlements, self._fetcher, self.schedule, first_tag)
             self.queues.setdefault(id, queue).interest.share(self._policies.is_shared(id))
         return self.queues[id]
 
-    async def named(self, name: str) -> LocalQueue:
+    async def named(self, name: str) -> PrefetchedQueue:
         """Open a queue by its name; errors as of `open`."""
         return await self.open(await self._id_of(name))
 
@@ -75,10 +75,10 @@ class LocalQueues:
         return [published_id(id, detail) for id, _, _, detail in chain.from_iterable(first)]
 
     def ids_of(self, name: str) -> list[int]:
-        """The ids of the local queues of this name: two while one that was deleted is not yet heard of."""
+        """The ids of the prefetched queues of this name: two while one that was deleted is not yet heard of."""
         return [queue.id for queue in self._named(name)]
 
-    def _named(self, name: str) -> list[LocalQueue]:
+    def _named(self, name: str) -> list[PrefetchedQueue]:
         return [queue for queue in self.queues.values() if queue.policy.name == name]
 
     async def _id_of(self, name: str) -> int:

@@ -11,8 +11,8 @@ from typing import Protocol
 from queues.database.sql_files import array
 from queues.engine.clock import now
 from queues.engine.connections import Connections
-from queues.engine.consume.local_queue import LocalQueue
-from queues.engine.consume.registry import LocalQueues
+from queues.engine.consume.prefetched_queue import PrefetchedQueue
+from queues.engine.consume.registry import PrefetchedQueues
 from queues.engine.database import Connection
 from queues.engine.errors import QueueNotFound, QuotaExceeded, StoreUnavailable
 from queues.engine.isolation import halves
@@ -39,7 +39,7 @@ class LocalSubscription:
     id: int
     topic: bytes
     qos: int
-    buffer: LocalQueue
+    buffer: PrefetchedQueue
     options: EngineOptions
     #: QoS 0 messages, each with the last message id that was known when it came; the oldest go first.
     transient: deque[tuple[int, bytes]] = field(default_factory=deque)
@@ -104,7 +104,7 @@ class Subscriptions:
     _node: LocalNode
     _policies: Policies
     _connections: Connections
-    _local_queues: LocalQueues
+    _local_queues: PrefetchedQueues
     _settlements: SettlementWriter
     _forwarding: Forwarding
     _by_id: dict[int, LocalSubscription] = field(default_factory=dict)

@@ -22,8 +22,8 @@ from queues.engine.cache import Cache
 from queues.engine.clock import now
 from queues.engine.confirmed import Confirmations
 from queues.engine.consume.fetcher import Fetcher
-from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.consume.memory import OVERHEAD
+from queues.engine.consume.prefetched_queue import PrefetchedQueue
 from queues.engine.database import Connection
 from queues.engine.driver import Answer
 from queues.engine.errors import EngineError, QueueFull, StoreUnavailable, TopologyMoved, Unstorable
@@ -83,7 +83,7 @@ class PublishWriter:
     node: LocalNode
     policies: Policies
     routing: Routing
-    local_queues: Mapping[int, LocalQueue]
+    prefetched_queues: Mapping[int, PrefetchedQueue]
     fetcher: Fetcher
     counts: Counts
     health: Health
@@ -291,8 +291,9 @@ class PublishWriter:
                 raise TopologyMoved()
             for group in groups:
                 plan.add(
-                    group, publisher.destination, targets, publisher.key, self.policies.by_id, self.local_queues, time
-                )
+                    group, publisher.destination, targets, publisher.key, self.policies.by_id,
+                    self.prefetched_queues, time,
+                )  # fmt: skip
         return plan
 
     async def _store(self, connection: Connection, plan: Plan) -> None:
@@ -453,7 +454,7 @@ class PublishWriter:
         size = sum(map(len, write.group.bodies)) + OVERHEAD * count
         bodies = plan.shared_payloads(write, self.fetcher.limits.memory)
         for k, (queue, leased) in enumerate(zip(write.queues, write.leased, strict=True)):
-            buffer, ids = self.local_queues.get(queue), write.ids(k)
+            buffer, ids = self.prefetched_queues.get(queue), write.ids(k)
             if leased and write.packed:
                 self.segments.add(ids[0], count)
             elif leased and queue in write.single:

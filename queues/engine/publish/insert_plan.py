@@ -16,10 +16,10 @@ from operator import itemgetter
 from typing import Any, Final, cast
 
 from queues.database.sql_files import array
-from queues.engine.consume.local_queue import LocalQueue
 from queues.engine.consume.low_watermark import LOWEST
 from queues.engine.consume.memory import Memory, detail_weight
 from queues.engine.consume.message_runs import SharedPayloads
+from queues.engine.consume.prefetched_queue import PrefetchedQueue
 from queues.engine.errors import EngineError, QueueNotFound, TopologyMoved
 from queues.engine.health import Health
 from queues.engine.message import (
@@ -53,7 +53,7 @@ class Write:
     #: The producer's API key.
     key: int | None
     queues: tuple[int, ...]
-    buffers: tuple[LocalQueue | None, ...]
+    buffers: tuple[PrefetchedQueue | None, ...]
     ttl: float = 0.0
     #: Whether it is stored as segments, one per queue.
     packed: bool = False
@@ -332,7 +332,7 @@ class Plan:
     unroutable: int = 0
     #: Writes whose producers get ids, with the queue they published to.
     answers: list[tuple[Write, QueuePolicy]] = field(default_factory=list)
-    storing: list[LocalQueue] = field(default_factory=list)
+    storing: list[PrefetchedQueue] = field(default_factory=list)
     #: By a group's identity: the number of queues that lease its messages as segments, and the shared bodies.
     _takers: defaultdict[int, int] = field(default_factory=partial(defaultdict, int))
     _shared: dict[int, SharedPayloads] = field(default_factory=dict)
@@ -342,7 +342,7 @@ class Plan:
 
     def add(
         self, group: PublishGroup, destination: Destination, targets: Targets, key: int | None,
-        policies: Mapping[int, QueuePolicy], buffers: Mapping[int, LocalQueue], now: float,
+        policies: Mapping[int, QueuePolicy], buffers: Mapping[int, PrefetchedQueue], now: float,
     ) -> None:  # fmt: skip
         """Add a group."""
         if destination.kind == "queue" and targets.own is None:
@@ -397,7 +397,7 @@ class Plan:
 
     def _add_one(
         self, group: PublishGroup, queue: int, targets: Targets, key: int | None, policies: Mapping[int, QueuePolicy],
-        buffers: Mapping[int, LocalQueue], now: float,
+        buffers: Mapping[int, PrefetchedQueue], now: float,
     ) -> bool:  # fmt: skip
         """Add one message for one queue, the frequent simple case; False if it is not that simple."""
         policy = policies.get(queue)

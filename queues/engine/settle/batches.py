@@ -1,7 +1,7 @@
 """The columnar record of settlements, and the parameters that the statements of settling take.
 
 A `Settlements` has what settlements that are alike have in common (kind, API key, retention, …) and a column for each
-thing that varies. A local queue adds to those that a `Lane` gathers; the settlement writer takes and writes them.
+thing that varies. A prefetched queue adds to those that a `Lane` gathers; the settlement writer takes and writes them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A lane: settlements that are written by themselves, whatever becomes of others.
 
 One lane has those of all queues that are not audited, each audited queue has its own (`audited_queues.py`), and one has
-purges. Local queues add to the `Settlements` that `of` gives them; the settlement writer takes all that is gathered as
-parts, and writes these. A part is written as a whole; one that cannot be is halved.
+purges. Prefetched queues add to the `Settlements` that `of` gives them; the settlement writer takes all that is
+gathered as parts, and writes these. A part is written as a whole; one that cannot be is halved.
 """
 
 from __future__ import annotations

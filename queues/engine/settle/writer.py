@@ -1,7 +1,7 @@
 """Writes settlements (acknowledgements, returns, dead letters, hand-backs, purges) to the store, in batches.
 
-Local queues call the methods of the first section; `run` writes, on a connection of its own, in rounds. A round takes
-all that the lanes have gathered, one statement for many messages; acknowledgements grow for GROWTH seconds unless
+Prefetched queues call the methods of the first section; `run` writes, on a connection of its own, in rounds. A round
+takes all that the lanes have gathered, one statement for many messages; acknowledgements grow for GROWTH seconds unless
 `hurry` is called. Acknowledgements are committed asynchronously: only barrier replies wait, once more than
 `most_unsettled` are pending. `round` is the number of the round that will write the settlements given now; it is
 durable once `settled` has reached that number. A part that cannot be written is halved until the message to blame is
@@ -94,7 +94,7 @@ class SettlementWriter:
         #: The last round whose hand-backs are in the store.
         self.handed_back = 0
 
-    # Called by local queues.
+    # Called by prefetched queues.
 
     def batch(self, policy: QueuePolicy, consumer: int | None, late: bool = False) -> Settlements:
         """The batch of acknowledgements of a queue with one API key. `late`: this node may have lost the leases."""

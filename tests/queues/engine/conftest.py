@@ -18,7 +18,7 @@ from queues.engine.api import (
     DetailedMessage,
     Engine,
     EngineError,
-    LocalQueue,
+    PrefetchedQueue,
     Push,
     PushConsumer,
     PushRun,
@@ -99,7 +99,7 @@ class Waiting(Waiter):
 class Consumer:
     """Takes messages one by one."""
 
-    def __init__(self, buffer: LocalQueue) -> None:
+    def __init__(self, buffer: PrefetchedQueue) -> None:
         self.buffer = buffer
 
     async def next(self, patience: float = PATIENCE) -> Delivery | None:
@@ -147,7 +147,7 @@ async def bury(engine: Engine, queue: str, *payloads: bytes) -> None:
 class Worker(PushConsumer):
     """A consumer that is pushed to, without an API key."""
 
-    def __init__(self, buffer: LocalQueue) -> None:
+    def __init__(self, buffer: PrefetchedQueue) -> None:
         super().__init__(key=None)
         self.buffer = buffer
         self.pushed: list[Push] = []

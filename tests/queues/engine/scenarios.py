@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import psycopg
 
-from queues.engine.api import Ask, Destination, DetailedMessage, Engine, Forward, LocalQueue, StoreUnavailable
+from queues.engine.api import Ask, Destination, DetailedMessage, Engine, Forward, PrefetchedQueue, StoreUnavailable
 from queues.engine.clock import now
 from queues.engine.cluster.notifications.formats import RemoteAck
 from queues.models import State
@@ -70,7 +70,7 @@ class World:
         for body in bodies:
             await self.store.change(sql, queue, queue, body)
 
-    async def buffer(self, name: str) -> LocalQueue:
+    async def buffer(self, name: str) -> PrefetchedQueue:
         return await self.asked(lambda: self.engine.queue(name))
 
     async def asked(self, ask: Callable[[], Awaitable[T]]) -> T:
@@ -246,7 +246,7 @@ async def narrowing_letters(world: World) -> None:
     sender.leave()
 
 
-async def _taken(world: World, count: int = 2, **policy: Any) -> tuple[LocalQueue, int, list[int]]:
+async def _taken(world: World, count: int = 2, **policy: Any) -> tuple[PrefetchedQueue, int, list[int]]:
     """A queue of which so many messages were delivered: its buffer, id, and their tags."""
     name, queue = await world.queue(**policy)
     buffer = await world.buffer(name)
@@ -499,7 +499,8 @@ async def telling(world: World) -> None:
     for delivery in (await waiting, await consumer.next()):
         assert delivery is not None
         world.engine.announcer.say(RemoteAck(queue, (delivery[0],), None))
-    await world.store.until(lambda: not other.local_queues.queues[queue].unacked, "the acknowledgements are obeyed")
+    served = other.prefetched_queues.queues[queue]
+    await world.store.until(lambda: not served.unacked, "the acknowledgements are obeyed")
     await world.until_settled(queue)
 
 

@@ -94,9 +94,10 @@ async def test_a_queue_whose_last_consumer_leaves_is_looked_at_as_soon_as_it_may
     assert buffer.interest._next_look > looked + 50
     buffer.cancel(waiting[1])
     assert buffer.interest._next_look < now() + COLD + 1
-    due = engine.local_queues.schedule.idle.due(now() + COLD + 1)
+    due = engine.prefetched_queues.schedule.idle.due(now() + COLD + 1)
     assert [queue for at, queue in due if queue.interest.begin_look(at)] == [buffer]  # by the sooner look alone
-    assert not any(queue.interest.begin_look(at) for at, queue in engine.local_queues.schedule.idle.due(looked + 100))
+    later = engine.prefetched_queues.schedule.idle.due(looked + 100)
+    assert not any(queue.interest.begin_look(at) for at, queue in later)
 
 
 async def test_delayed_messages_are_looked_for_by_one_statement_while_none_is_due(
@@ -132,7 +133,7 @@ async def test_only_queues_with_deadlines_are_looked_at(engine: Engine, store: S
     buffers = [await engine.queue(name) for name in names]
     await Producer(engine).publish("q0", b"x")
     await store.until(lambda: buffers[0].deliver_many(time.monotonic(), 1), "the delivery")
-    deliveries = engine.local_queues.schedule.deliveries
+    deliveries = engine.prefetched_queues.schedule.deliveries
     assert len(deliveries) == 1
     assert deliveries.due(time.monotonic() + 3000) == []
     [(_, burst)] = deliveries.due(time.monotonic() + 4000)

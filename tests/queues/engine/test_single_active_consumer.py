@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queues.engine.api import Engine, LocalQueue
+from queues.engine.api import Engine, PrefetchedQueue
 from queues.engine.clock import now
 from queues.engine.consume.deadlines import Burst
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Waiting, Worker
@@ -21,7 +21,7 @@ BODIES = [b"%d" % n for n in range(1, 9)]
 class Poller:
     """A consumer that asks, as a BlipMQ connection does."""
 
-    def __init__(self, buffer: LocalQueue) -> None:
+    def __init__(self, buffer: PrefetchedQueue) -> None:
         self.buffer = buffer
         #: Tags by payload.
         self.tags: dict[bytes, int] = {}
@@ -61,7 +61,7 @@ async def in_line(store: Store, queue: int, count: int) -> None:
     await store.until(lambda: line(store, queue) == wanted, f"{count} in line (now {line(store, queue)})")
 
 
-async def workers(buffer: LocalQueue, store: Store, queue: int, count: int, credits: int) -> list[Worker]:
+async def workers(buffer: PrefetchedQueue, store: Store, queue: int, count: int, credits: int) -> list[Worker]:
     made = []
     for n in range(count):
         made.append(Worker(buffer))
@@ -178,7 +178,7 @@ async def test_the_next_consumer_is_on_another_node(make_engine: MakeEngine, sto
     first = Poller(await here.queue("q"))
     first.poll()
     await in_line(store, queue, 1)
-    second = Poller(await there.local_queues.open(queue, 1000))  # as a subscription's, with tags of its own
+    second = Poller(await there.prefetched_queues.open(queue, 1000))  # as a subscription's, with tags of its own
     second.poll()
     await in_line(store, queue, 2)
     await producer.publish("queue:q", *BODIES)

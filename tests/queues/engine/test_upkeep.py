@@ -71,7 +71,7 @@ async def test_an_orderly_stop_has_the_last_rows_of_the_audit_chains_signed(
 ) -> None:
     settings.DATA_DIR = tmp_path
     queue = store.queue("orders", audited=True)
-    consumer = Consumer(await engine.local_queues.open(queue))
+    consumer = Consumer(await engine.prefetched_queues.open(queue))
     await producer.publish("queue:orders", b"m1")
     assert await consumer.bodies(1) == [b"m1"]
     await engine.stop(5.0)

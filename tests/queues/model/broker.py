@@ -213,7 +213,7 @@ class Brokers:
 
     def with_celery(self, queue: int) -> int:
         """The messages of a queue that its consumers in this process have, or are about to be given."""
-        local = (thread.engine.local_queues.queues.get(queue) for thread in engine_thread._threads.values())
+        local = (thread.engine.prefetched_queues.queues.get(queue) for thread in engine_thread._threads.values())
         return sum(len(one.unacked) for one in local if one is not None)
 
     def kill_celery(self) -> None:

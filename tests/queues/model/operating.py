@@ -89,7 +89,7 @@ class OperatingMachine(ConsumingMachine):
         if len(self._of(Poller)) + len(self._of(Recipient)) < len(self.consumers):
             return set()
         for broker in self.brokers.living:
-            wait_until(lambda: not broker.engine.local_queues.claiming, "the end of claims")  # noqa: B023
+            wait_until(lambda: not broker.engine.prefetched_queues.claiming, "the end of claims")  # noqa: B023
         return {label for label, (state, _) in self._stored_of(self.main).items() if state in (0, 2)}
 
     def remove_messages(self, *labels: str) -> None:

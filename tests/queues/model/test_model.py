@@ -173,7 +173,7 @@ def test_messages_that_a_node_hands_back_while_others_are_moved_come_behind_thes
     steps.send(7, 3)  # stored ready
 
     async def hand_back() -> None:
-        brokers.at(0).engine.local_queues.queues[steps.rows[steps.main.name].pk].prefetch.return_all()
+        brokers.at(0).engine.prefetched_queues.queues[steps.rows[steps.main.name].pk].prefetch.return_all()
 
     def back() -> list[str]:
         return [label for label, (state, _) in steps._stored_of(steps.main).items() if state == 0]

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from queues.engine.api import Content, LocalQueue, PushRun
+from queues.engine.api import Content, PrefetchedQueue, PushRun
 from queues.engine.message import Detail
 from wire.overhop.assignments import Assignments, Pushed
 from wire.overhop.codec.decoder import Decoder
@@ -57,7 +57,7 @@ def test_a_job_whose_payload_fails_in_an_unforeseen_way_becomes_a_dead_letter_an
 
     monkeypatch.setattr("wire.overhop.delivery.payload_value", fail)
     owner, buffer = Owner(), Buffer()
-    consumer = Consumer(cast(Deliveries, owner), "q", cast(LocalQueue, buffer), 1000, None)
+    consumer = Consumer(cast(Deliveries, owner), "q", cast(PrefetchedQueue, buffer), 1000, None)
     msgpack = Detail(content=Content.MSGPACK)
     consumer.push([PushRun((1,), (11,), [b"{}"], 0, None), PushRun((2,), (12,), [b"\x07"], 0, msgpack)], None)
     assert buffer.buried == {1: "it cannot be delivered: ZeroDivisionError"}
@@ -70,7 +70,7 @@ def test_a_job_whose_payload_fails_in_an_unforeseen_way_becomes_a_dead_letter_an
 
 def test_what_is_taken_from_a_worker_without_its_doing_changes_its_snapshot() -> None:
     owner = Owner()
-    consumer = Consumer(cast(Deliveries, owner), "q", cast(LocalQueue, Buffer()), 1000, None)
+    consumer = Consumer(cast(Deliveries, owner), "q", cast(PrefetchedQueue, Buffer()), 1000, None)
     owner.assignments.add(Pushed(consumer, 1, 0.0, 1.0), [5], [b"q:1"])
     consumer.expired([5])
     assert (owner.changes, len(owner.assignments)) == (1, 0)

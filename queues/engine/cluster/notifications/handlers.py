@@ -1,7 +1,8 @@
 """This node's handlers of the notifications of other nodes and of operators.
 
 A notification only says where to look. Changed queues and the nodes that serve them are read from the tables, all
-changes at once. """
+changes at once.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from queues.engine.cluster.lines import Lines
 from queues.engine.cluster.notifications import formats
 from queues.engine.cluster.notifications.channel import Handler
 from queues.engine.consume.low_watermark import FIRST
-from queues.engine.consume.registry import LocalQueues
+from queues.engine.consume.registry import PrefetchedQueues
 from queues.engine.consume.subscriptions import Subscriptions
 from queues.engine.errors import StoreUnavailable
 from queues.engine.grants import Grants
@@ -69,7 +70,7 @@ class Handlers:
     _node: LocalNode
     _policies: Policies
     _reader: PolicyReader
-    _local_queues: LocalQueues
+    _local_queues: PrefetchedQueues
     _subscriptions: Subscriptions
     _settlements: SettlementWriter
     _grants: Grants

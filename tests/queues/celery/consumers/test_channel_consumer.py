@@ -18,7 +18,7 @@ from queues.celery.consumers.channel_consumer import (
     Received,
 )
 from queues.celery.consumers.prefetch_buffer import PrefetchBuffer
-from queues.engine.api import LocalQueue, Push
+from queues.engine.api import PrefetchedQueue, Push
 
 PREFETCH = 8
 
@@ -108,7 +108,7 @@ def test_a_channel_that_has_many_bytes_ahead_is_given_no_more_than_its_prefetch_
     for _ in range(LOOKS):
         look(channel, 25)
     assert channel.ahead == 100
-    large = Received(consumer, cast(LocalQueue, None), Push(1, 1, bytes(MAX_AHEAD_BYTES // 4), 0, None))
+    large = Received(consumer, cast(PrefetchedQueue, None), Push(1, 1, bytes(MAX_AHEAD_BYTES // 4), 0, None))
 
     channel.pushed(consumer, [large] * 3)
     channel._grant()

@@ -347,7 +347,7 @@ def test_a_paused_queue_gives_nothing(connect: Connect) -> None:
     connection = connect()
     got = Got(connection, [ORDERS])
     StoredQueue.objects.filter(name="orders").update(paused=True)
-    [buffer] = got.channel._thread.engine.local_queues.queues.values()
+    [buffer] = got.channel._thread.engine.prefetched_queues.queues.values()
     wait_until(lambda: buffer.policy.paused, "the worker has heard of it by a notification")
     send(connection, 1)
     assert got.nothing_more()

@@ -134,7 +134,7 @@ class Greedy(Worker):
 async def shared_by(engines: list[Engine], queue: int, store: Store) -> None:
     """Wait until the nodes know of each other that they serve the queue, and that the store has nothing of it."""
     await store.until(lambda: all(one.policies.is_shared(queue) for one in engines), "both nodes know each other")
-    buffers = [one.local_queues.queues[queue] for one in engines]
+    buffers = [one.prefetched_queues.queues[queue] for one in engines]
     await store.until(lambda: not any(buffer.backlog.unclaimed for buffer in buffers), "the store is empty")
 
 
@@ -388,7 +388,7 @@ async def test_leases_without_a_consumer_go_back_to_the_store(make_engine: MakeE
     engine = await make_engine()
     await Producer(engine).publish("orders", b"1", b"2")
     await Consumer(await engine.queue("orders")).bodies(1)
-    engine.local_queues.queues[queue].interest.came(monotonic() - 100)
+    engine.prefetched_queues.queues[queue].interest.came(monotonic() - 100)
     await store.until(lambda: store.counts(queue) == (1, 0, 0, 0), "the hand-back")
     await store.until(lambda: store.rows("select from queues_interest") == [], "the end of its interest")
 

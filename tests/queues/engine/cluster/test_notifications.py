@@ -246,7 +246,7 @@ async def test_notifications_of_made_up_queues_and_nodes_take_no_memory(make_eng
     await store.until(lambda: not engine.connections.asked, "what was heard is compared with the tables")
     assert not set(engine.policies.served_by) - {queue}
     assert 99 not in engine.policies.served_by.get(queue, set())
-    assert (set(engine.local_queues.queues), set(engine.policies.by_id)) == ({queue}, {queue})
+    assert (set(engine.prefetched_queues.queues), set(engine.policies.by_id)) == ({queue}, {queue})
     assert not buffer.interest.shared
 
 

@@ -1,4 +1,5 @@
-"""The table of the claim path, every cell of it against a local queue: which state follows, whether a claim is asked
+"""The table of the claim path, every cell of it against a prefetched queue: which state follows, whether a claim is
+asked
 for, and what a state allows."""
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pytest
 from queues.engine.consume.backlog import ClaimResult
 from queues.engine.consume.claim_path import TABLE, Action, Event, IllegalTransition, State
 from queues.engine.consume.low_watermark import LOWEST
-from tests.queues.engine.consume.test_local_queue import SNAPSHOT, Shop, Taker
+from tests.queues.engine.consume.test_prefetched_queue import SNAPSHOT, Shop, Taker
 
 #: The shortest way to each state from a queue that has caught up.
 WAYS = {

@@ -11,7 +11,7 @@ from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, 
 
 def held(engine: Engine) -> int:
     """The weight of all messages in memory, counted anew."""
-    return sum(weight(message) for buffer in engine.local_queues.queues.values() for message in buffer.ready)
+    return sum(weight(message) for buffer in engine.prefetched_queues.queues.values() for message in buffer.ready)
 
 
 async def test_many_queues_with_large_messages_take_no_more_memory_than_the_process_may(

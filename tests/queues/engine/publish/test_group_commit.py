@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from queues.engine.api import Engine, LocalQueue
+from queues.engine.api import Engine, PrefetchedQueue
 from tests.queues.engine.conftest import Consumer, Producer, Store
 from tests.queues.engine.faults import Faults
 from tests.waiting import until
@@ -22,7 +22,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Faults:
 class Waiting:
     """A consumer that waits, and has found that nothing is ready."""
 
-    def __init__(self, buffer: LocalQueue) -> None:
+    def __init__(self, buffer: PrefetchedQueue) -> None:
         self._consumer = Consumer(buffer)
         self._first = asyncio.ensure_future(self._consumer.next())
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from queues.engine.api import Delivery, Engine, LocalQueue
+from queues.engine.api import Delivery, Engine, PrefetchedQueue
 from queues.engine.consume.memory import OVERHEAD
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store
 from tests.waiting import until
@@ -22,7 +22,7 @@ BODIES = [b"one", b"", b"three", b"four"]
 class Taken(NamedTuple):
     """The messages that one queue's consumer has."""
 
-    buffer: LocalQueue
+    buffer: PrefetchedQueue
     deliveries: list[Delivery]
 
     @property

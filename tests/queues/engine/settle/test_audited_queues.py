@@ -16,7 +16,7 @@ from django.db import connections, transaction
 
 from queues import api
 from queues.audit.verify import Verification, verify
-from queues.engine.api import Destination, DetailedMessage, Engine, LocalQueue, StoreUnavailable, Unstorable
+from queues.engine.api import Destination, DetailedMessage, Engine, PrefetchedQueue, StoreUnavailable, Unstorable
 from queues.engine.settle.part_writer import PartWriter
 from queues.engine.settle.writer import SettlementWriter
 from queues.models import State
@@ -551,7 +551,7 @@ async def consuming(engines: list[Engine]) -> AsyncIterator[None]:
     """Each engine consumes what it gets, and fails every seventh message once."""
 
     async def consume(engine: Engine) -> None:
-        buffer: LocalQueue = await engine.queue("orders")
+        buffer: PrefetchedQueue = await engine.queue("orders")
         for n in range(1_000_000):
             delivery = await Consumer(buffer).next(60.0)
             assert delivery is not None

@@ -8,7 +8,7 @@ from time import monotonic
 import psycopg
 import pytest
 
-from queues.engine.api import Engine, LocalQueue
+from queues.engine.api import Engine, PrefetchedQueue
 from queues.engine.settle import segments as segments_module
 from queues.engine.settle.batches import run_work
 from tests.queues.engine.conftest import MakeEngine, Producer, Store, Worker
@@ -29,7 +29,7 @@ async def engine(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> En
     return await make_engine(segment_messages=2)
 
 
-async def prefetched(engine: Engine, count: int = COUNT) -> LocalQueue:
+async def prefetched(engine: Engine, count: int = COUNT) -> PrefetchedQueue:
     """The queue "jobs" with so many messages in memory, which were published together."""
     buffer = await engine.queue("jobs")
     buffer.deliver_many(monotonic(), count)
@@ -40,7 +40,7 @@ async def prefetched(engine: Engine, count: int = COUNT) -> LocalQueue:
     return buffer
 
 
-def take(buffer: LocalQueue, count: int, key: int | None = None) -> range:
+def take(buffer: PrefetchedQueue, count: int, key: int | None = None) -> range:
     """Deliver messages together; their tags."""
     [(tags, bodies)] = buffer.deliver_many(monotonic(), count, key)
     assert len(bodies) == count

@@ -12,7 +12,7 @@ import pytest
 from psycopg.rows import tuple_row
 
 from queues.database.sql_files import ALL
-from queues.engine.api import Engine, LocalQueue
+from queues.engine.api import Engine, PrefetchedQueue
 from queues.engine.node import SLOTS, LocalNode
 from queues.engine.settle.batches import SettlementKind, Settlements, settle_parameters
 from queues.engine.settle.segments import OpenSegments, as_single
@@ -74,7 +74,7 @@ def test_settlements_of_single_messages_are_told_from_others() -> None:
 # In the store.
 
 
-async def taken(engine: Engine, *bodies: bytes) -> tuple[LocalQueue, list[int]]:
+async def taken(engine: Engine, *bodies: bytes) -> tuple[PrefetchedQueue, list[int]]:
     """Publish messages one by one to a queue with a consumer, and take them: the queue and their tags."""
     buffer = await engine.queue("jobs")
     consumer, tags = Consumer(buffer), list[int]()

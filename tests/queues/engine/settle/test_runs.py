@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queues.engine.api import Engine, LocalQueue
+from queues.engine.api import Engine, PrefetchedQueue
 from queues.engine.settle.batches import FEWEST, SettlementKind, Settlements, run_work
 from queues.engine.settle.segments import OpenSegments, Ranges
 from tests.queues.engine.conftest import MakeEngine, Producer, Store, Worker
@@ -25,7 +25,7 @@ async def engine(make_engine: MakeEngine) -> Engine:
     return await make_engine(segment_messages=2)
 
 
-async def burst(engine: Engine, store: Store, name: str = "jobs", count: int = COUNT) -> tuple[LocalQueue, range]:
+async def burst(engine: Engine, store: Store, name: str = "jobs", count: int = COUNT) -> tuple[PrefetchedQueue, range]:
     """Publish messages together to a queue that is asked for some: the tags with which they were taken together."""
     buffer = await engine.queue(name)
     buffer.deliver_many(time.monotonic(), count)
@@ -100,7 +100,7 @@ async def test_a_run_of_rows_is_settled_by_its_ids(make_engine: MakeEngine, stor
     assert sorted(int(bytes(row["payload"])) for row in store.archived(queue)) == list(range(COUNT))
 
 
-async def push(engine: Engine, store: Store, name: str = "jobs") -> tuple[LocalQueue, range]:
+async def push(engine: Engine, store: Store, name: str = "jobs") -> tuple[PrefetchedQueue, range]:
     """Publish jobs together to a queue with a worker: the tags with which they were pushed together."""
     buffer = await engine.queue(name)
     worker = Worker(buffer)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from psycopg.rows import tuple_row
 
 from queues.database.sql_files import ALL, array
-from queues.engine.api import Engine, LocalQueue
+from queues.engine.api import Engine, PrefetchedQueue
 from queues.engine.clock import now
 from queues.engine.message import Content, Delivery, DetailedMessage
 from queues.engine.publish.destination import Destination
@@ -162,7 +162,7 @@ def segments(store: Store) -> int:
     return int(store.rows("select count(*) as n from queues_opensegment where count > 1")[0]["n"])
 
 
-async def taken(engine: Engine, *bodies: bytes) -> tuple[LocalQueue, list[Delivery]]:
+async def taken(engine: Engine, *bodies: bytes) -> tuple[PrefetchedQueue, list[Delivery]]:
     """Publish to a queue whose consumer has had all that was there, and take what comes."""
     buffer = await engine.queue("jobs")
     consumer = Consumer(buffer)

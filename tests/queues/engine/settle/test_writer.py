@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from queues.engine.api import Engine, LocalQueue
+from queues.engine.api import Engine, PrefetchedQueue
 from tests.queues.engine.conftest import Consumer, MakeEngine, Producer, Store, Worker
 from tests.queues.engine.faults import Faults
 from tests.waiting import PATIENCE
@@ -32,7 +32,7 @@ async def settling_held(engine: Engine, store: Store) -> AsyncIterator[None]:
         yield
 
 
-async def given(engine: Engine, *bodies: bytes, credits: int | None = None) -> tuple[LocalQueue, Worker]:
+async def given(engine: Engine, *bodies: bytes, credits: int | None = None) -> tuple[PrefetchedQueue, Worker]:
     """The queue "jobs" with these messages, so many of them pushed to a worker (None: all)."""
     buffer = await engine.queue("jobs")
     worker = Worker(buffer)
@@ -192,7 +192,7 @@ async def test_acknowledgements_of_several_queues_and_keys_are_one_statement_and
 ) -> None:
     queues = {name: store.queue(name, retention=name) for name in ("full", "metadata", "none")}
     engine, faults = await make_engine(), Faults(monkeypatch)
-    taken: list[tuple[LocalQueue, int]] = []
+    taken: list[tuple[PrefetchedQueue, int]] = []
     for name in queues:
         await Producer(engine).publish(name, b"1", b"2")
         buffer = await engine.queue(name)

@@ -1,4 +1,5 @@
-"""The order in which a local queue gives out its messages, while some of them are in the store, or on their way there.
+"""The order in which a prefetched queue gives out its messages, while some of them are in the store, or on their way
+there.
 
 Messages are numbers: the id and the payload of each are the same.
 """
@@ -15,11 +16,11 @@ import pytest
 from queues.engine.consume.backlog import ClaimResult
 from queues.engine.consume.consumer import Waiter
 from queues.engine.consume.interest import COLD_SHARED
-from queues.engine.consume.local_queue import LocalQueue, QueueSchedule
 from queues.engine.consume.low_watermark import LOWEST
 from queues.engine.consume.memory import BATCH, FlowLimits
 from queues.engine.consume.pace import FEW_AHEAD
 from queues.engine.consume.prefetch import OVERTAKING
+from queues.engine.consume.prefetched_queue import PrefetchedQueue, QueueSchedule
 from queues.engine.health import Health
 from queues.engine.message import Delivery, Message
 from queues.engine.node import LocalNode
@@ -62,14 +63,14 @@ class Fetcher:
         self.node = LocalNode()
         self.wanted = False
 
-    def want(self, queue: LocalQueue) -> None:
+    def want(self, queue: PrefetchedQueue) -> None:
         self.wanted |= not queue.backlog.claiming
 
 
 class Taker(Waiter):
     """A consumer that waits for one message, and again as soon as it has one if it is `greedy`."""
 
-    def __init__(self, queue: LocalQueue, *, greedy: bool = False) -> None:
+    def __init__(self, queue: PrefetchedQueue, *, greedy: bool = False) -> None:
         super().__init__(key=None)
         self.queue = queue
         self.greedy = greedy
@@ -95,13 +96,13 @@ class Refused(Taker):
 
 
 class Shop:
-    """A local queue with its store, in which claims and hand-backs end when the test says so."""
+    """A prefetched queue with its store, in which claims and hand-backs end when the test says so."""
 
     def __init__(self, **policy: Any) -> None:
         self.stored: set[int] = set()
         self.settlements, self.fetcher = Settlements(), Fetcher()
         everything: Any = self.settlements
-        self.queue = LocalQueue(dataclasses.replace(POLICY, **policy), everything, self.fetcher, QueueSchedule())
+        self.queue = PrefetchedQueue(dataclasses.replace(POLICY, **policy), everything, self.fetcher, QueueSchedule())
         self.claim()  # finds nothing: the fast gear
 
     def publish(self, *ids: int) -> None:

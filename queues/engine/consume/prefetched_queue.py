@@ -1,6 +1,6 @@
 """A queue, or its dead letters, as this node serves it.
 
-A `LocalQueue` is what consumers use: they ask (`deliver`), wait for one message (`wait`), or are pushed to
+A `PrefetchedQueue` is what consumers use: they ask (`deliver`), wait for one message (`wait`), or are pushed to
 (`dispatcher`). Its parts know those before them, and of the queue they read what `ServedQueue` names:
 
     Backlog        what the store may have beyond what is here
@@ -39,16 +39,16 @@ FEW_RUNS = 8
 
 
 class QueueSchedule:
-    """When a node looks at its local queues: for deliveries that are due, for messages without consumers, and for
+    """When a node looks at its prefetched queues: for deliveries that are due, for messages without consumers, and for
     consumers that stand in line."""
 
     def __init__(self) -> None:
         self.lines = LineChanges()
         self.deliveries: Deadlines[Burst] = Deadlines()
-        self.idle: Deadlines[LocalQueue] = Deadlines()
+        self.idle: Deadlines[PrefetchedQueue] = Deadlines()
 
 
-class LocalQueue:
+class PrefetchedQueue:
     """A queue, or its dead letters, as this node serves them. Other objects read its attributes."""
 
     dead = False
@@ -234,7 +234,7 @@ def _is_alone(run: PushRun) -> bool:
     return len(run.tags) == 1 and (run.detail is not None or run.attempts > 0)
 
 
-class LocalDeadLetters(LocalQueue):
+class LocalDeadLetters(PrefetchedQueue):
     """The dead letters of a queue, for consumers that read them one at a time. Nothing is prefetched."""
 
     dead = True
