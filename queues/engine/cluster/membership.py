@@ -54,7 +54,7 @@ class Liveness:
     ) -> None:
         self._node = node
         self._counts = counts
-        self._local_queues = prefetched_queues
+        self._prefetched_queues = prefetched_queues
         self._reaper = reaper
 
     async def run(self, connection: Connection) -> None:
@@ -64,7 +64,7 @@ class Liveness:
             asked = now()
             dead = await dead_nodes(connection)
             if self._node.trust_from(asked):  # messages kept back meanwhile go out now
-                for queue in self._local_queues.values():
+                for queue in self._prefetched_queues.values():
                     queue.dispatch()
             self._reaper.found(dead)
             if asked - looked >= LOOK:

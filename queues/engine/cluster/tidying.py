@@ -44,14 +44,14 @@ class Tidying:
 
     _node: LocalNode
     _health: Health
-    _local_queues: PrefetchedQueues
+    _prefetched_queues: PrefetchedQueues
     _fetcher: Fetcher
     _turn: asyncio.Lock
 
     async def run(self, connection: Connection) -> None:
         """Tidy for ever. Raises when the connection is lost."""
         rounds = 0
-        for buffer in self._local_queues.queues.values():
+        for buffer in self._prefetched_queues.queues.values():
             buffer.interest.tidy_soon()
         while True:
             await asyncio.sleep(until_tick(TIDY))
@@ -68,7 +68,7 @@ class Tidying:
     def _cold(self, time: float) -> list[PrefetchedQueue]:
         """Empty buffers without consumers or with too slow ones, and schedule their next check."""
         cold: list[PrefetchedQueue] = []
-        for at, buffer in self._local_queues.schedule.idle.due(time):
+        for at, buffer in self._prefetched_queues.schedule.idle.due(time):
             if not buffer.interest.begin_look(at):
                 continue
             if not buffer.interest.is_cold(time):
@@ -132,7 +132,7 @@ class Tidying:
                 buffer.backlog.watermark.give_up_waiting(time)
 
     async def _look_for_unseen(self, connection: Connection) -> None:
-        served = self._local_queues.queues
+        served = self._prefetched_queues.queues
 
         def is_quiet(buffer: PrefetchedQueue) -> bool:
             return buffer.interest.known and not buffer.backlog.unclaimed
@@ -153,7 +153,7 @@ class Tidying:
 
     def _look_for_dead_letters(self) -> None:
         """Have consumers that wait for dead letters ask again, in case a notification was lost."""
-        for buffer in self._local_queues.dead_letters.values():
+        for buffer in self._prefetched_queues.dead_letters.values():
             if buffer.interest.demand:
                 buffer.prefetch.more_in_store(FIRST)
 
@@ -161,7 +161,8 @@ class Tidying:
         async def touch(some: list[PrefetchedQueue]) -> None:
             await connection.run("touch_subscriptions", {"queues": _ids(some)})
 
-        used = [buffer for buffer in self._local_queues.queues.values() if time - buffer.interest.last_demand < TOUCH]
+        queues = self._prefetched_queues.queues.values()
+        used = [buffer for buffer in queues if time - buffer.interest.last_demand < TOUCH]
         await self._each(connection, "note that a subscription is used", used, touch)
 
     async def _each(

@@ -104,7 +104,7 @@ class Subscriptions:
     _node: LocalNode
     _policies: Policies
     _connections: Connections
-    _local_queues: PrefetchedQueues
+    _prefetched_queues: PrefetchedQueues
     _settlements: SettlementWriter
     _forwarding: Forwarding
     _by_id: dict[int, LocalSubscription] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class Subscriptions:
             return
         outcomes: Sequence[_Made] = rows
         try:
-            await self._local_queues.load_policies([queue for _, queue, _ in rows])
+            await self._prefetched_queues.load_policies([queue for _, queue, _ in rows])
         except Exception as error:
             outcomes = [error] * len(some)
         for wanted, outcome in zip(some, outcomes, strict=True):
@@ -212,7 +212,7 @@ class Subscriptions:
 
     async def _open(self, id: int, queue: int, topic: bytes, qos: int, first_tag: int) -> LocalSubscription | None:
         try:
-            buffer = await self._local_queues.open(queue, first_tag)
+            buffer = await self._prefetched_queues.open(queue, first_tag)
         except QueueNotFound:
             return None
         if id not in self._by_id:

@@ -70,7 +70,7 @@ class Handlers:
     _node: LocalNode
     _policies: Policies
     _reader: PolicyReader
-    _local_queues: PrefetchedQueues
+    _prefetched_queues: PrefetchedQueues
     _subscriptions: Subscriptions
     _settlements: SettlementWriter
     _grants: Grants
@@ -103,14 +103,14 @@ class Handlers:
 
     def _look(self, queues: dict[int, int]) -> None:
         for queue, first_id in queues.items():
-            if (local := self._local_queues.queues.get(queue)) is not None:
+            if (local := self._prefetched_queues.queues.get(queue)) is not None:
                 local.prefetch.more_in_store(first_id)
             else:
                 self._mailboxes.more_in_store(queue, first_id)
 
     def _dead(self, news: formats.Dead) -> None:
         for queue in news.queues:
-            if (local := self._local_queues.dead_letters.get(queue)) is not None:
+            if (local := self._prefetched_queues.dead_letters.get(queue)) is not None:
                 local.prefetch.more_in_store(FIRST)
 
     def _table_changed(self, changed: formats.Changed) -> None:
@@ -137,7 +137,7 @@ class Handlers:
 
     def _acks(self, ack: formats.RemoteAck) -> None:
         """Another node received acknowledgements of this node's deliveries."""
-        if (local := self._local_queues.queues.get(ack.queue)) is not None:
+        if (local := self._prefetched_queues.queues.get(ack.queue)) is not None:
             for tag in ack.tags:
                 local.deliveries.ack(tag, ack.consumer)
 
@@ -154,5 +154,5 @@ class Handlers:
 
     def _purge(self, purge: formats.Purge) -> None:
         """An operator purged the queue: messages that were in memory then and are not delivered go too."""
-        if (local := self._local_queues.queues.get(purge.queue)) is not None:
+        if (local := self._prefetched_queues.queues.get(purge.queue)) is not None:
             local.prefetch.purge(purge.high, purge.by)
