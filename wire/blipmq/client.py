@@ -77,15 +77,29 @@ class Client:
         )  # fmt: skip
         self._link.connect()
 
-    def publish(self, topic: str | bytes, body: bytes, qos: int = 1) -> int:
+    def publish(self, topic: str | bytes, body: bytes, qos: int = 1, *, confirm: bool = False) -> int:
         """Send a message at once. Call `flush` to know that it is durable.
 
-        Returns the correlation id by which a NackError raised by `flush` names this message. Raises ValueError for a
-        topic over 65535 bytes, FrameTooLarge for more than 16 MiB in all.
+        With `confirm` this returns once the message is durable: after a round trip, which tasks that wait at once
+        share. It raises the NackError that refused the message, or, unless with `resend`, ConnectionLost if the message
+        may not be stored; `flush` does not raise these again.
+
+        Returns the correlation id by which a NackError names this message. Raises ValueError for a topic over 65535
+        bytes and for `confirm` with QoS 0, FrameTooLarge for more than 16 MiB in all.
         """
         if self._core.congested:
             self._link.run(self._core.relieve, repeat=True)
-        return self._link.send(lambda: self._core.publish(topic, body, qos))
+        correlation_id = self._link.send(lambda: self._core.publish(topic, body, qos, confirm))
+        if confirm:
+            try:
+                self._barrier()
+                self._core.confirmed(correlation_id)
+            finally:
+                self._core.forget(correlation_id)
+        return correlation_id
+
+    def _barrier(self) -> None:
+        self._link.run(self._core.barrier, repeat=self._core.resends)
 
     def publish_many(self, topic: str | bytes, bodies: Iterable[bytes], qos: int = 1) -> list[int]:
         """Send messages together, which costs less than one by one. Call `flush` to know that they are durable.

@@ -81,6 +81,7 @@ class AsyncClient:
             timeout=timeout, tls=tls, server_hostname=server_hostname, reconnect=reconnect, on_event=on_event,
         )  # fmt: skip
         self._flushes = SharedCall(self._flush)  # async only
+        self._barriers = SharedCall(self._barrier)  # async only
         # sync: self._link.connect()
 
     async def connect(self) -> None:  # async only
@@ -91,15 +92,30 @@ class AsyncClient:
         """
         await self._link.connect()
 
-    async def publish(self, topic: str | bytes, body: bytes, qos: int = 1) -> int:
+    async def publish(self, topic: str | bytes, body: bytes, qos: int = 1, *, confirm: bool = False) -> int:
         """Send a message at once. Call `flush` to know that it is durable.
 
-        Returns the correlation id by which a NackError raised by `flush` names this message. Raises ValueError for a
-        topic over 65535 bytes, FrameTooLarge for more than 16 MiB in all.
+        With `confirm` this returns once the message is durable: after a round trip, which tasks that wait at once
+        share. It raises the NackError that refused the message, or, unless with `resend`, ConnectionLost if the message
+        may not be stored; `flush` does not raise these again.
+
+        Returns the correlation id by which a NackError names this message. Raises ValueError for a topic over 65535
+        bytes and for `confirm` with QoS 0, FrameTooLarge for more than 16 MiB in all.
         """
         if self._core.congested:
             await self._link.run(self._core.relieve, repeat=True)
-        return await self._link.send(lambda: self._core.publish(topic, body, qos))
+        correlation_id = await self._link.send(lambda: self._core.publish(topic, body, qos, confirm))
+        if confirm:
+            try:
+                # sync: self._barrier()
+                await self._barriers.join()  # async only
+                self._core.confirmed(correlation_id)
+            finally:
+                self._core.forget(correlation_id)
+        return correlation_id
+
+    async def _barrier(self) -> None:
+        await self._link.run(self._core.barrier, repeat=self._core.resends)
 
     async def publish_many(self, topic: str | bytes, bodies: Iterable[bytes], qos: int = 1) -> list[int]:
         """Send messages together, which costs less than one by one. Call `flush` to know that they are durable.

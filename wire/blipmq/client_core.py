@@ -121,6 +121,8 @@ class ClientCore:
         self._expected: dict[int, _Reply] = {}
         self._bursts: deque[_Burst] = deque()
         self._rejected: list[NackError] = []
+        #: Publishes whose program waits for their own confirmation: the connection they were sent on, and the refusal.
+        self._confirming: dict[int, tuple[int, NackError | None]] = {}
         #: Messages that were fetched and not taken, with the time when they came, by subscription.
         self._left: dict[int, tuple[float, list[Message]]] = {}
         #: Publishes that no `flush` has confirmed and that may be lost, and why.
@@ -178,12 +180,23 @@ class ClientCore:
         """Whether to publish nothing more until something is confirmed."""
         return len(self._kept) >= UNCONFIRMED_COUNT or self._kept_bytes >= UNCONFIRMED_BYTES
 
-    def publish(self, topic: str | bytes, body: bytes, qos: int) -> int:
-        """Put a PUBLISH into `outgoing` and return its correlation id."""
+    @property
+    def resends(self) -> bool:
+        """Whether what is not confirmed is sent again on the next connection."""
+        return self._resend
+
+    def publish(self, topic: str | bytes, body: bytes, qos: int, confirm: bool = False) -> int:
+        """Put a PUBLISH into `outgoing` and return its correlation id. With `confirm` it is no concern of `flush`: send
+        a `barrier` and call `confirmed`."""
+        if confirm and not qos:
+            raise ValueError("a message with QoS 0 is not confirmed")
         frame = codec.encode_publish(self._next_id, qos, _encoded(topic), body)
         self.outgoing += frame
-        self.unflushed += 1
         correlation_id = self._take_id()
+        if confirm:
+            self._confirming[correlation_id] = self.connection, None
+        else:
+            self.unflushed += 1
         if self._resend and qos:
             self._kept[correlation_id] = frame
             self._kept_bytes += len(frame)
@@ -224,6 +237,22 @@ class ClientCore:
             self._rejected = []
             first.others = tuple(others)
             raise first
+
+    def barrier(self) -> Steps[None]:
+        """PING, and its PONG: what was published before on this connection is stored or refused."""
+        yield from self._answer(self._ask(codec.encode_ping))
+
+    def confirmed(self, correlation_id: int) -> None:
+        """A barrier has passed that began after this publish. Raises why the publish may not be stored."""
+        connection, refusal = self._confirming[correlation_id]
+        if refusal is not None:
+            raise refusal
+        if connection != self.connection and not self._resend:
+            raise ConnectionLost("the connection was lost; the message may not be stored")
+
+    def forget(self, correlation_id: int) -> None:
+        """Nobody waits for this publish any more."""
+        self._confirming.pop(correlation_id, None)
 
     def subscribe(self, topic: str | bytes, qos: int) -> Steps[int]:
         """SUBSCRIBE, and the id it is answered with."""
@@ -342,7 +371,10 @@ class ClientCore:
         elif self._bursts and correlation_id in self._bursts[0].polls:
             self._bursts[0].reject = error
         else:
-            self._rejected.append(error)
+            if correlation_id in self._confirming:
+                self._confirming[correlation_id] = self.connection, error
+            else:
+                self._rejected.append(error)
             self._kept_bytes -= len(self._kept.pop(correlation_id, b""))
 
 

@@ -40,8 +40,7 @@ async def confirm(work: Work) -> None:
     async with _client(work) as client:
 
         async def publish_one(body: bytes) -> None:
-            await client.publish(work.at["topic"], body)
-            await client.flush()
+            await client.publish(work.at["topic"], body, confirm=True)
 
         await work.in_tasks(publish_one)
 
@@ -50,8 +49,7 @@ async def alone(work: Work) -> None:
     async with _client(work) as client, _client(work) as consuming:
 
         async def publish_one(body: bytes) -> None:
-            await client.publish(work.at["topic"], body)
-            await client.flush()
+            await client.publish(work.at["topic"], body, confirm=True)
 
         async def handle() -> None:
             async for message in consuming.messages(work.at["subscription"], prefetch=work.prefetch):

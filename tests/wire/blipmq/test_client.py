@@ -142,6 +142,36 @@ def test_flush_raises_what_was_refused_and_names_the_messages(connect: Any) -> N
         client.flush()  # said once, not again
 
 
+def test_a_confirmed_publish_returns_when_it_is_durable_or_raises_its_own_refusal(connect: Any) -> None:
+    script = (
+        Expect(publish(ID, b"not waited for") + publish(ID + 1, b"durable") + codec.encode_ping(ID + 2)),
+        Send(codec.encode_nack(ID, *codec.QUEUE_FULL) + codec.encode_pong(ID + 2)),
+        Expect(publish(ID + 3, b"refused") + codec.encode_ping(ID + 4)),
+        Send(codec.encode_nack(ID + 3, *codec.FORBIDDEN) + codec.encode_pong(ID + 4)),
+        Expect(codec.encode_ping(ID + 5)),
+        Send(codec.encode_pong(ID + 5)),
+    )
+    with ScriptedServer(*GREETING, *script) as server, connect(server) as client:
+        client.publish("demo", b"not waited for")
+        assert client.publish("demo", b"durable", confirm=True) == ID + 1
+        with pytest.raises(NackError, match=r"^401 forbidden$"):
+            client.publish("demo", b"refused", confirm=True)
+        with pytest.raises(NackError, match=r"^503 queue full$") as caught:
+            client.flush()
+        assert (caught.value.correlation_id, caught.value.others) == (ID, ())
+
+
+def test_a_publish_without_a_promise_cannot_be_confirmed(connect: Any) -> None:
+    with ScriptedServer(*GREETING) as server, connect(server) as client, pytest.raises(ValueError, match="QoS 0"):
+        client.publish("demo", b"x", 0, confirm=True)
+
+
+def test_a_confirmed_publish_on_a_lost_connection_is_raised_once(connect: Any) -> None:
+    script = (Expect(publish(ID, b"perhaps") + codec.encode_ping(ID + 1)), Hangup())
+    with ScriptedServer(*GREETING, *script) as server, connect(server) as client, pytest.raises(ConnectionLost):
+        client.publish("demo", b"perhaps", confirm=True)  # leaving the context does not raise it again
+
+
 def test_subscribe_returns_the_id(connect: Any) -> None:
     script = (Expect(codec.encode_subscribe(ID, b"demo", 1)), Send(codec.encode_ack(ID, 42)))
     with ScriptedServer(*GREETING, *script) as server, connect(server) as client:
@@ -474,3 +504,31 @@ async def test_tasks_that_flush_together_share_a_round_trip_and_each_hears_of_a_
         async with AsyncClient(server.host, server.port, "dev-key") as client:
             errors = await asyncio.gather(*map(confirmed, bodies), return_exceptions=True)
     assert [getattr(error, "correlation_id", None) for error in errors] == 3 * [ID + 1]
+
+
+async def test_tasks_that_wait_for_confirmations_share_a_round_trip_and_each_hears_of_its_own_refusal() -> None:
+    bodies = [b"a", b"b", b"c"]
+    publishes = b"".join(publish(ID + n, body) for n, body in enumerate(bodies))
+    refusal = codec.encode_nack(ID + 1, 503, "queue full")
+    script = (Expect(publishes + codec.encode_ping(ID + 3)), Send(refusal + codec.encode_pong(ID + 3)))
+    with ScriptedServer(*GREETING, *script) as server:
+        async with AsyncClient(server.host, server.port, "dev-key") as client:
+            sent = [client.publish("demo", body, confirm=True) for body in bodies]
+            ids = await asyncio.gather(*sent, return_exceptions=True)
+    assert [ids[0], getattr(ids[1], "correlation_id", None), ids[2]] == [ID, ID + 1, ID + 2]
+    assert isinstance(ids[1], NackError)
+
+
+async def test_a_publish_that_was_lost_is_not_confirmed_by_the_next_connection() -> None:
+    core = ClientCore("dev-key", 1.0, resend=False)
+    core.connection = 1
+    correlation_id = core.publish("demo", b"lost", 1, confirm=True)
+    core.lost(ConnectionLost("gone"), final=False)
+    core.connection = 2
+    with pytest.raises(ConnectionLost, match="may not be stored"):
+        core.confirmed(correlation_id)
+    again = ClientCore("dev-key", 1.0, resend=True)
+    again.connection = 1
+    correlation_id = again.publish("demo", b"sent again", 1, confirm=True)
+    again.connection = 2
+    again.confirmed(correlation_id)
