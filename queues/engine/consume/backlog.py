@@ -14,7 +14,7 @@ from typing import NamedTuple
 from queues.engine.consume.claim_path import TABLE, Action, Event, IllegalTransition, State
 from queues.engine.consume.low_watermark import FIRST, LOWEST, LowWatermark
 
-# Each commit reads these for each of its queues, and a member is looked up slowly by its enumeration.
+# Each commit reads these for each of its queues, and attribute lookups on an enumeration are slow.
 _CAUGHT_UP, _STORING, _STORING_BEHIND = State.CAUGHT_UP, State.STORING, State.STORING_BEHIND
 _STORING_BEGUN, _STORED = Event.STORING_BEGUN, Event.STORED
 
@@ -23,8 +23,8 @@ NOWHERE = 2**63 - 1
 
 
 class ClaimResult(NamedTuple):
-    """The outcome of a claim: its snapshot, whether more was ready, the last id claimed, the number claimed, and how
-    many rows and segments these were."""
+    """The outcome of a claim: its snapshot, whether more was ready, the last id claimed, and the numbers of messages
+    and of rows and segments."""
 
     snapshot: str
     more: bool
@@ -43,7 +43,7 @@ class Backlog:
         #: Whether the store may have ready messages that this node has not claimed; the hot path reads it.
         self.unclaimed = True
         self.news = 0
-        #: No such message that this node has heard of has a lower id.
+        #: No such message known to this node has a lower id.
         self.first = FIRST
         #: As `first`, for messages that arrived since the last claim began.
         self._arrived = NOWHERE
@@ -75,7 +75,7 @@ class Backlog:
         return self.state is _CAUGHT_UP
 
     def begin_storing(self) -> None:
-        """A transaction begins that may lease new messages to this node."""
+        """Note that a transaction begins that may lease new messages to this node."""
         self.on(_STORING_BEGUN)
 
     def end_storing(self) -> Action:
@@ -83,12 +83,12 @@ class Backlog:
         return self.on(_STORED)
 
     def arrived(self, first_id: int) -> Action:
-        """Messages became ready in the store, none with a lower id than `first_id`."""
+        """Note that messages from `first_id` on became ready in the store."""
         self._lower(first_id)
         return self.on(Event.ARRIVED)
 
     def returned(self, first_id: int = NOWHERE) -> None:
-        """Messages of this node's memory are on their way back to the store, none with a lower id than `first_id`."""
+        """Note that messages from `first_id` on are on their way from memory back to the store."""
         self._lower(first_id)
         self.on(Event.RETURNED)
 
@@ -104,12 +104,12 @@ class Backlog:
         self.first = NOWHERE
 
     def restart(self) -> None:
-        """Any message may be ready: the leases are lost, or the mailbox has a new connection."""
+        """Forget what is known: the leases are lost, or the mailbox has a new connection."""
         self.watermark.reset()
         self.returned(FIRST)
 
     def writer_idle(self) -> None:
-        """The publish writer makes no claim now: one that was left to it is the fetcher's."""
+        """The publish writer makes no claim now: a claim left to it goes back to the fetcher."""
         if self.state is State.NEARLY_DONE:
             self.on(Event.WRITER_IDLE)
 
@@ -126,7 +126,7 @@ class Backlog:
         reached = watermark.value if last_id is None else last_id
         if self.state is State.CLAIMING:
             watermark.looked(snapshot, reached if more else None)
-        if not more:  # an empty claim has seen every id up to the horizon
+        if not more:  # an empty claim proves that nothing is left up to the horizon
             reached = max(reached, horizon)
         if count or reached > watermark.highest:
             watermark.claimed(snapshot, reached, rows)

@@ -30,7 +30,7 @@ from typing import Final
 class State(Enum):
     """A node's knowledge of one queue's ready messages in the store, and the statements under way."""
 
-    __hash__ = object.__hash__  # that of enumerations is a function of Python's, and each commit looks up the table
+    __hash__ = object.__hash__  # an enumeration's own hash is a Python function, and each commit looks up the table
 
     BEHIND = auto()
     """The store may have some; a claim is made when consumers want messages."""
@@ -89,7 +89,7 @@ _Row = Mapping[Event, tuple[Action, State]]
 
 
 def _at_rest(behind: State) -> dict[Event, tuple[Action, State]]:
-    """The common rows of states in which nothing is under way; `behind`: the state after an arrival."""
+    """The common rows of idle states; `behind`: the state after an arrival."""
     return {
         Event.ARRIVED: (Action.ASK, behind),
         Event.RETURNED: (Action.NOTHING, behind),
@@ -99,7 +99,7 @@ def _at_rest(behind: State) -> dict[Event, tuple[Action, State]]:
 
 
 def _under_way(state: State, behind: State) -> dict[Event, tuple[Action, State]]:
-    """The common rows of states in which a claim or a transaction is under way: its end tells more."""
+    """The common rows of states in which a claim or a transaction is under way."""
     return {
         Event.ARRIVED: (Action.NOTHING, behind),
         Event.RETURNED: (Action.NOTHING, behind),

@@ -35,10 +35,10 @@ class PushConsumer(ABC):
         """Deliveries were not finished in time: they are no longer this consumer's."""
 
     def refuse(self) -> None:  # noqa: B027
-        """Its credits are taken back: the queue was removed. Workers need not know."""
+        """Its credits are taken back, because the queue was removed. Workers may ignore this."""
 
     def add_credits(self, count: int) -> None:
-        """The dispatcher may push so many more messages, or fewer when `count` is negative."""
+        """The dispatcher's credits change by `count`."""
         self.credits += count
 
 

@@ -1,4 +1,4 @@
-"""Times at which something is looked at: deliveries that are due back, and queues that consumers may have left.
+"""Times at which something is checked: due deliveries, and queues that consumers may have left.
 
 `Deadlines` is one heap for all queues of a node: what is not due costs nothing, however many queues there are. Nothing
 is taken out before its time: deliveries share an entry if they were made at once, and may be finished when it is due;
@@ -20,14 +20,14 @@ from queues.engine.health import Health
 
 T = TypeVar("T")
 
-#: Seconds between looks; while nothing is delivered, when each look would only wake the process.
+#: Seconds between looks; longer while nothing is delivered, because each look wakes the process.
 DEADLINES, IDLE = 0.02, 0.125
-#: Seconds that clients have to acknowledge after they were held up.
+#: Seconds for clients to acknowledge after they were held up.
 GRACE = 0.1
 
 
 class Deadlines(Generic[T]):
-    """Things to look at, each at its time."""
+    """A heap of items with times."""
 
     __slots__ = ("_heap", "_number")
 
@@ -39,11 +39,11 @@ class Deadlines(Generic[T]):
         return len(self._heap)
 
     def at(self, time: float, thing: T) -> None:
-        """Look at it at this time."""
+        """Add an item with its time."""
         heapq.heappush(self._heap, (time, next(self._number), thing))
 
     def due(self, now: float) -> list[tuple[float, T]]:
-        """Take what is due, with its time."""
+        """Take the due items with their times."""
         found: list[tuple[float, T]] = []
         while self._heap and self._heap[0][0] <= now:
             time, _, thing = heapq.heappop(self._heap)
@@ -67,12 +67,12 @@ class Delivering(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Burst:
-    """Deliveries made at once, which are due back at one time: to a consumer, or (None) to those who asked."""
+    """Deliveries made together, with one deadline: to a consumer, or (None) to those that asked."""
 
     deliveries: Delivering
     consumer: PushConsumer | None
     tags: list[Sequence[int]]
-    #: When they were made, if by those who asked; a tag may be that of a later delivery by then.
+    #: Time of deliveries to those that asked. When the deadline comes, a tag may belong to a later delivery.
     made: float = 0.0
 
 
@@ -100,7 +100,7 @@ class DeadlineTimer:
         self._timer = asyncio.get_running_loop().call_later(pause, self.start)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -23,7 +23,7 @@ from queues.engine.settle.writer import SettlementWriter
 
 
 class Deliveries:
-    """What consumers of one queue have, by tag."""
+    """The unacknowledged deliveries of one queue, by tag."""
 
     def __init__(
         self, queue: ServedQueue, held: HeldMessages, prefetch: Prefetch, settlements: SettlementWriter,
@@ -37,7 +37,7 @@ class Deliveries:
         self._deadlines = deadlines
         #: Batches of acknowledgements by the API key of the consumer.
         self._batches: dict[int | None, Settlements] = {}
-        #: The last burst of deliveries to those who asked: its time and number of attempts.
+        #: The last burst of deliveries to those that asked: its time and number of attempts.
         self._burst_key: tuple[float, int] | None = None
         self._last_burst: list[Sequence[int]] = []
         #: Deadlines that workers have moved, by tag.
@@ -51,7 +51,7 @@ class Deliveries:
     # Finished.
 
     def complete(self, tag: int, result: bytes | None, refuse: Callable[[int], None] | None = None) -> bool:
-        """A worker has finished a job; False when the job is no longer its. `result` goes to the archive;
+        """Complete a worker's job; False if the job is no longer the worker's. `result` goes to the archive.
         `refuse(tag)` is called if the store does not take the settlement."""
         entry, late = self._unacked.release(tag), False
         if entry is None:
@@ -81,7 +81,7 @@ class Deliveries:
     def _completed(
         self, batch: Settlements, ids: Sequence[int], tags: Sequence[int], refuse: Callable[[int], None] | None
     ) -> None:
-        """Jobs with these ids and tags were added to a batch."""
+        """Note that jobs with these ids and tags were added to a batch."""
         if refuse is not None:
             batch.tell(Completion(ids, tags, refuse))
         self._forget_moved(tags)
@@ -111,23 +111,23 @@ class Deliveries:
         return [tag for tag in unknown if not self._ack_late(tag, consumer)]
 
     def _ack_late(self, tag: int, consumer: int | None) -> bool:
-        """Settle by a tag that is not outstanding: its message is prefetched again, or its lease was lost."""
+        """Settle by a tag that is not outstanding, because its message is prefetched again or its lease was lost."""
         policy = self._queue.policy
         if (id := self._held.settle_prefetched(tag)) is not None:
             self._settlements.batch(policy, consumer).add(id, time.monotonic())
-        elif (entry := self._held.release_stale(tag)) is not None:  # the id may be another message's by now
+        elif (entry := self._held.release_stale(tag)) is not None:  # the id may belong to another message by now
             self._settlements.batch(policy, consumer, late=True).add(entry[0], entry[2])
         else:
             return False
         return True
 
     def settle_late(self, id: int, delivered: float, consumer: int | None) -> None:
-        """Settle a message that the store has and that was delivered then, though its lease may not be this node's. It
-        is not delivered again, even if this node claims it before the settlement is written."""
+        """Settle a message in the store that was delivered at `delivered`, even if another node has its lease. It is
+        not delivered again, even if this node claims it before the settlement is written."""
         self._held.settle_undelivered(id)
         self._settlements.batch(self._queue.policy, consumer, late=True).add(id, delivered)
 
-    # Failed, or unseen.
+    # Failed or unseen deliveries.
 
     def give_back(
         self, tag: int, *, delay: float | None = None, error: str | None = None, keep_tag: bool = False,
@@ -167,7 +167,7 @@ class Deliveries:
         self._prefetch.want_for_waiting()
 
     def hand_back(self, tag: int) -> None:
-        """Return a delivery to its place, as if it had never been made: it is the next one again."""
+        """Return a delivery to its place, as if it had never been made. It is next again."""
         entry = self._unacked.release(tag)
         if entry is not None:
             self._prefetch.put_back([(entry[0], None)], self._queue.audited)
@@ -180,8 +180,8 @@ class Deliveries:
             self._prefetch.take_back(pushes)
 
     def return_all(self, count: bool, keep_tags: bool) -> None:
-        """The consumer that had all deliveries is gone: they go back in place, or are given up. With `count` that was
-        an attempt, with `keep_tags` they may still be acknowledged."""
+        """Return all deliveries of the consumer that is gone to their places, or give them up. `count`: that was an
+        attempt. `keep_tags`: they may still be acknowledged."""
         taken: list[tuple[int, int | None]] = []
         attempted: list[int] = []
         for tag in sorted(self._unacked, key=lambda tag: self._unacked[tag][0]):
@@ -197,7 +197,7 @@ class Deliveries:
         self._prefetch.put_back(taken, self._queue.audited, attempted)
 
     def change_policy(self) -> None:
-        """The policy is another: acknowledgements are kept otherwise."""
+        """The policy has changed, and with it the batches of acknowledgements."""
         self._batches.clear()
 
     # Deadlines.
@@ -223,7 +223,8 @@ class Deliveries:
         return time + timeout
 
     def beat(self, tag: int) -> float | None:
-        """The worker goes on: move the deadline, and return it. Raises KeyError when the delivery is no longer its."""
+        """Move the deadline of a working worker, and return it. Raises KeyError if the delivery is no longer the
+        worker's."""
         self._unacked[tag]
         timeout = self._queue.policy.ack_timeout
         if timeout is None:
@@ -232,8 +233,8 @@ class Deliveries:
         return deadline
 
     def expire(self, burst: Burst, time: float) -> None:
-        """Return deliveries that were not acknowledged in time: those to who asked keep their tags, those whose worker
-        has moved the deadline stay."""
+        """Return deliveries that were not acknowledged in time. Those to consumers that asked keep their tags; those
+        with a moved deadline stay."""
         due = chain.from_iterable(map(self._unacked.among, burst.tags))
         if burst.consumer is None:
             for tag in due:
@@ -260,7 +261,7 @@ class Deliveries:
                 self._moved.pop(tag, None)
 
     def forget_deadlines(self) -> None:
-        """No delivery made until now is this node's any more."""
+        """The leases of all deliveries are lost."""
         self._moved.clear()
         self._burst_key = None
 

@@ -18,7 +18,7 @@ from queues.engine.consume.prefetch import Prefetch, ServedQueue
 from queues.engine.faults import told
 from queues.engine.health import Health
 
-#: Most messages pushed to one consumer before the next one's turn, and most bytes pushed at once.
+#: Limits of messages pushed to one consumer in its turn, and of bytes pushed at once.
 TURN = 100
 TURN_BYTES = 256 * 1024
 MAX_CREDITS = 2**32 - 1
@@ -41,7 +41,7 @@ class Dispatcher:
         self._consumers: deque[PushConsumer] = deque()
         self._waiters = 0
         self._dispatching = False
-        #: The only consumer that is served, and the others that have credits; the latter is None if all are served.
+        #: The single active consumer, and the others with credits. The latter is None if all consumers are served.
         self._active: object | None = None
         self._standby: dict[PushConsumer, None] | None = None
         #: Called with each consumer that comes and stands by.
@@ -50,8 +50,8 @@ class Dispatcher:
     # A single active consumer.
 
     def serve_only(self, active: object | None, enter: Callable[[object], None]) -> list[PushConsumer]:
-        """Of all consumers serve this one alone, or none for now. Returns those with credits that have to wait; others
-        that come and wait, `enter`."""
+        """Serve this consumer alone, or none for now. Returns those with credits, which have to wait. Later ones are
+        passed to `enter`."""
         waiting = [*self._consumers, *(self._standby or ())]
         self._active, self._standby, self._enter = active, {}, enter
         self._serve(waiting)
@@ -63,7 +63,7 @@ class Dispatcher:
         self._serve(waiting)
 
     def _serve(self, consumers: Iterable[PushConsumer]) -> None:
-        """Serve those with credits, all there are, or let them stand by."""
+        """Serve all consumers with credits, or let them stand by."""
         self._consumers.clear()
         self._waiters = 0
         self._interest.add_demand(-self._interest.demand)
@@ -86,7 +86,7 @@ class Dispatcher:
     # Credits.
 
     def grant(self, consumer: PushConsumer, credits: int) -> None:
-        """Let so many more messages be pushed to a consumer, up to 2³²-1 in all; push the prefetched ones."""
+        """Grant a consumer `credits` more, up to 2³²-1 in all, and push prefetched messages."""
         credits = min(credits, MAX_CREDITS - consumer.credits)
         if not credits:
             return
@@ -112,7 +112,7 @@ class Dispatcher:
             self._consumers.append(consumer)
 
     def withdraw(self, consumer: PushConsumer) -> None:
-        """Push nothing more to a consumer; a no-op when it has no credits."""
+        """Push nothing more to a consumer; a no-op without credits."""
         if self._standby is not None and consumer in self._standby:
             del self._standby[consumer]
             consumer.add_credits(-consumer.credits)
@@ -129,7 +129,7 @@ class Dispatcher:
         policy, consumers, ready = self._queue.policy, self._consumers, self._ready
         if self._standby and policy.paused and policy.refuse_when_paused:
             self._refuse([consumer for consumer in self._standby if consumer.waits])
-        if not consumers or self._dispatching:  # a consumer that asks for more while it is given one has its turn
+        if not consumers or self._dispatching:  # a consumer asks for more while it is given a message
             return
         if policy.paused:
             if policy.refuse_when_paused:
@@ -163,7 +163,7 @@ class Dispatcher:
         deadline = None if consumer.waits else self._deliveries.pushed(runs, time, consumer)
         try:
             consumer.push(runs, deadline)
-        except Exception as error:  # the deliveries count: a message that fails with every consumer is given up
+        except Exception as error:  # they count as attempts, so that a bad message is given up
             self._health.broken("session", consumer, error)
             self.withdraw(consumer)
             for tag in [tag for run in runs for tag in run.tags]:

@@ -35,17 +35,17 @@ from queues.engine.node import LocalNode
 from queues.engine.rowwise import set_oldest_aside
 from queues.engine.settle.segments import OpenSegments
 
-#: Claims in a row that the writer makes to end a backlog, before it goes on writing.
+#: Claims that the writer makes in a row to end a backlog.
 FINISHING_CLAIMS = 4
-#: The trouble of /readyz while the server refuses claims.
+#: The trouble in /readyz while the server refuses claims.
 CLAIMING = Trouble("Messages are not taken from the store", "claims")
 #: Seconds before a claim that had to wait is tried again.
 SHORTLY = 0.001
-#: Tries of a claim, each of which unpacks a segment that comes next and is too large for it.
+#: Tries of a claim. Each unpacks the next segment if it is too large.
 UNPACKED = 3
-#: Most queues that this node begins to serve in one statement.
+#: Limit of queues announced as served in one statement.
 STARTING = 500
-#: Reads a detail: `json.loads` looks for white space around it, which costs as much.
+#: Decodes a detail. `json.loads` also looks for white space around it, which doubles the cost.
 _DECODER = json.JSONDecoder()
 #: Details of messages that have a content type and nothing else, as claims give them.
 _OFTEN = {str(int(content)): detail for content, detail in CONTENT_ONLY.items()}
@@ -59,16 +59,17 @@ class Fetcher:
     node: LocalNode
     counts: Counts
     health: Health
-    #: Those whose messages this node has.
+    #: Queues whose messages this node has.
     segments: OpenSegments
     #: Whether a publish is being written or waits to be.
     _writer_busy: Callable[[], bool]
-    #: Queues with a message that cannot be claimed, and the limit of a claim until it is found.
+    #: Queues with a message that cannot be claimed, and the limit of their claims until it is found.
     _narrow: dict[PrefetchedQueue, int] = field(default_factory=dict)
     _backoff: StoreBackoff = field(default_factory=StoreBackoff)
     _stopping: bool = False
     _wanted: dict[PrefetchedQueue, None] = field(default_factory=dict)
-    #: Queues whose backlog is claimed but for messages that came meanwhile: the publish writer calls `finish`.
+    #: Queues whose backlog is claimed except for messages that came meanwhile. The publish writer calls `finish` for
+    #: them.
     nearly_done: dict[PrefetchedQueue, None] = field(default_factory=dict)
     #: Queues whose low watermark is behind their claims.
     _lagging: dict[PrefetchedQueue, None] = field(default_factory=dict)
@@ -92,9 +93,9 @@ class Fetcher:
             self._wake.set()
 
     async def run(self, connection: Connection) -> None:
-        """Claim for ever; ends by an exception when the connection is lost, and may be run again with another."""
+        """Claim for ever. Raises when the connection is lost, and may be run again with another."""
         while True:
-            if not self._wanted:  # a run that was cut off may have left requests
+            if not self._wanted:  # an interrupted run may have left requests
                 self._wake.clear()
                 await self._wake.wait()
             while self._wanted:
@@ -112,7 +113,7 @@ class Fetcher:
             await self.claim(connection, queue)
         except Exception as error:
             fault, alone = fault_of(error, connection), not self._narrow.get(queue, 1)
-            if alone:  # the next claim is of one message: none at all would stop the queue
+            if alone:  # the next claim is for one message: a claim for none would stop the queue
                 self._narrow[queue] = 1
             if fault is Fault.LOST or not is_idle(connection):
                 raise
@@ -144,8 +145,8 @@ class Fetcher:
         return None
 
     async def finish(self, connection: Connection) -> None:
-        """Claim the rest of backlogs that were emptied but for messages of the meantime. The writer calls this between
-        two writes, when no message can arrive."""
+        """Claim what is left of nearly empty backlogs. The writer calls this between two writes, when no message can
+        arrive."""
         left, self.nearly_done = self.nearly_done, {}
         for queue in left:
             for _ in range(FINISHING_CLAIMS):
@@ -154,7 +155,7 @@ class Fetcher:
                     await self._try(connection, queue)
 
     def take_back(self) -> None:
-        """The writer is idle: backlogs left to it are claimed here."""
+        """Take the backlogs left to the writer, which is idle."""
         left, self.nearly_done = self.nearly_done, {}
         for queue in left:
             queue.backlog.writer_idle()
@@ -195,7 +196,7 @@ class Fetcher:
             queue.prefetch.add_claimed(*claimed)
         queue.prefetch.refilled()
         if queue.backlog.unclaimed and queue.interest.demand and not queue.ready:
-            if result.more and not result.taken:  # another transaction is about to change what comes next
+            if result.more and not result.taken:  # another transaction is about to change the next message
                 asyncio.get_running_loop().call_later(SHORTLY, self.want, queue)
             else:
                 self.want(queue)
@@ -210,7 +211,7 @@ class Fetcher:
             self._lagging[queue] = None
 
     async def _serve(self, connection: Connection, queue: PrefetchedQueue) -> None:
-        """Tell other nodes that this one serves the queue, and all queues of the next claims, in one statement."""
+        """Announce in one statement that this node serves the queue, and the queues of the next claims."""
         starting = [queue, *(b for b in self._wanted if not (b.interest.known or b.dead or b.closed))][:STARTING]
         for one in starting:
             one.interest.tell(True)
@@ -265,7 +266,7 @@ class Fetcher:
 
 
 def _detail(text: str) -> Detail:
-    """`expires_in` is the rest by the server's clock: this host's may be ahead of it or behind."""
+    """`expires_in` is the time left by the server's clock, which may differ from this host's."""
     if (often := _OFTEN.get(text)) is not None:
         return often
     row, _ = _DECODER.raw_decode(text)

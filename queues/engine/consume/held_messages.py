@@ -29,10 +29,11 @@ from queues.engine.consume.message_runs import (
 )
 from queues.engine.message import POSITION, Detail, Message
 
-#: Bytes of a message before the first claim: that claim takes few messages, in case they are large.
+#: Assumed bytes of a message before the first claim, which takes few messages in case they are large.
 UNKNOWN_BYTES = 1 << 16
 
-#: Messages handed back that a purge looks for; messages acknowledged late that are not delivered again.
+#: Numbers of remembered messages: those handed back, which a purge looks for, and late acknowledged ones, which are not
+#: delivered again.
 REMEMBERED = 10_000
 
 
@@ -51,14 +52,13 @@ class HeldMessages:
         self.ready = PrefetchedMessages()
         self.unacked = UnackedMessages()
         self._stale: dict[int, Unacked] = {}
-        #: Ids of messages that went back to their places last: a purge may have found them neither there nor here.
+        #: Ids of the messages handed back last. A purge may have found them neither in the store nor here.
         self._handed_back: deque[int] = deque(maxlen=REMEMBERED)
         #: Prefetched messages that keep the tag of an earlier delivery.
         self._tagged: dict[int, Message] = {}
-        #: Ids of messages that are being settled, though prefetched or still to be claimed: they are not delivered.
+        #: Ids of messages that are being settled while prefetched or unclaimed. They are not delivered.
         self._settled: dict[int, None] = {}
-        #: Bytes of all that is prefetched, and those that the memory of the process counts for this queue: not those of
-        #: payloads that are shared.
+        #: Bytes of all prefetched messages, and the bytes that count in the process's budget: without shared payloads.
         self.bytes = 0
         self._counted = 0
         #: Mean bytes of a message of the last claim.
@@ -77,7 +77,7 @@ class HeldMessages:
         return tags, run
 
     def take(self, now: float, most: int, most_bytes: float) -> list[PushRun]:
-        """Deliver up to `most` messages, fewer of large ones. Those that outlived their time are none of them."""
+        """Deliver up to `most` messages, fewer if they are large. Expired ones are left out."""
         taken: list[PushRun] = []
         size = 0
         while most and self.ready and size < most_bytes:
@@ -88,7 +88,7 @@ class HeldMessages:
                     continue
             else:
                 first, few = self.ready.first_run, most
-                if most_bytes < inf and size + sum(first.sizes(most)) > most_bytes:  # up to the one that goes beyond
+                if most_bytes < inf and size + sum(first.sizes(most)) > most_bytes:  # up to the one that exceeds it
                     few = sum(1 for _ in takewhile(most_bytes.__gt__, accumulate(first.sizes(most), initial=size)))
                 tags, run = self._deliver_run(now, min(most, few))
                 pushed = PushRun(tags, run.ids, run.payloads, run.attempts, detail)
@@ -99,8 +99,8 @@ class HeldMessages:
         return taken
 
     def _take_special(self, now: float, detail: Detail) -> PushRun | None:
-        """Deliver the first message, which may have the tag of an earlier delivery, or its time; None if it is settled
-        or has outlived that. Such a one shares no payload."""
+        """Deliver the first message, which may have an earlier delivery's tag or a time to live. None: it is settled or
+        expired. Its payload is not shared."""
         [(id, payload, attempts, _)] = self.ready.take(1)
         self._hold(-OVERHEAD - len(payload) - detail.weight)
         if detail.tag is not None or detail.expires_at is not None:
@@ -125,8 +125,8 @@ class HeldMessages:
         return self._stale.pop(tag, None)
 
     def settle_prefetched(self, tag: int) -> int | None:
-        """A prefetched message is acknowledged by the tag of its earlier delivery: it is not delivered again. Returns
-        its id, or None."""
+        """Take note that a prefetched message was acknowledged by the tag of its earlier delivery; it is not delivered
+        again. Returns its id, or None."""
         message = self._tagged.pop(tag, None)
         if message is None:
             return None
@@ -134,8 +134,8 @@ class HeldMessages:
         return message[0]
 
     def settle_undelivered(self, id: int) -> None:
-        """A message that is not out is being settled: it is not delivered again, also if a claim brings it before the
-        settlement is written. The last ones are remembered."""
+        """Take note that an undelivered message is being settled. It is not delivered, even if a claim brings it before
+        the settlement is written. Only the last ones are remembered."""
         self._settled[id] = None
         if len(self._settled) > REMEMBERED:
             del self._settled[next(iter(self._settled))]
@@ -143,8 +143,8 @@ class HeldMessages:
     # Prefetching.
 
     def add_run(self, ids: Sequence[int], payloads: list[bytes], detail: Detail | None, size: int) -> None:
-        """Take messages of `size` bytes together, in order of id, on their first delivery and with this detail; they
-        may belong before those here."""
+        """Add messages of `size` bytes in all, in order of id, for their first delivery and with this detail. They may
+        belong before those here."""
         if self.ready and ids[0] < self.ready[-1][0]:
             self._add(list(MessageRun(ids, payloads, 0, detail)), size)
             return
@@ -156,13 +156,13 @@ class HeldMessages:
         if messages and ready and messages[0][0] < ready[-1][0]:  # those here have a lower priority
             messages = sorted([*ready, *messages], key=itemgetter(0))
             ready.clear()
-            self._memory.hold(self.bytes - self._counted)  # shared payloads are counted as its own from now on
+            self._memory.hold(self.bytes - self._counted)  # from now on shared payloads count as the queue's own
             self._counted = self.bytes
         ready.extend(messages)
         self._hold(size)
 
     def add_claimed(self, messages: list[Message]) -> None:
-        """Take messages in order of id; they may carry the tag of an earlier delivery, or belong before those here."""
+        """Add messages in order of id. They may carry an earlier delivery's tag, or belong before those here."""
         if self._settled:
             messages = [message for message in messages if message[0] not in self._settled]
         size = sum(map(weight, messages))
@@ -183,7 +183,7 @@ class HeldMessages:
         self.add_run(run.ids, run.payloads, run.detail, size)
 
     def take_back(self, pushes: Sequence[Push]) -> None:
-        """Deliveries that no consumer has seen are ready again, in their places."""
+        """Make deliveries that no consumer has seen ready again, in their places."""
         messages: list[Message] = []
         for push in pushes:
             if (entry := self.unacked.release(push.tag)) is not None:
@@ -214,13 +214,12 @@ class HeldMessages:
         self._handed_back.extend(ids)
 
     def find_handed_back(self, high: int) -> list[int]:
-        """Ids, which without their priorities are at most `high`, of messages handed back lately that no consumer here
-        has again."""
+        """Ids (without priorities at most `high`) of recently handed back messages that no consumer here has again."""
         delivered = {entry[0] for entry in self.unacked.values()} if self._handed_back else ()
         return [id for id in self._handed_back if id & POSITION <= high and id not in delivered]
 
     def lose_leases(self) -> None:
-        """The leases are no longer this node's: prefetched messages are forgotten, deliveries are stale."""
+        """The leases are lost: forget prefetched messages and mark deliveries as stale."""
         self.take_all()
         self._stale = dict(self.unacked)
         self.unacked.clear()
@@ -230,7 +229,7 @@ class HeldMessages:
         self.unacked.clear()
 
     def forget_stale(self) -> None:
-        """The store has another past: ids of earlier deliveries may belong to other messages."""
+        """The store's history differs: ids of earlier deliveries may belong to other messages."""
         self._stale.clear()
         self._settled.clear()
 

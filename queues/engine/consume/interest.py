@@ -19,14 +19,14 @@ from queues.engine.consume.held_messages import HeldMessages
 from queues.engine.consume.pace import Pace
 from queues.engine.policies import QueuePolicy
 
-#: Seconds without a consumer after which a node no longer takes new messages for a queue, and returns prefetched ones:
-#: sooner when other consumers wait for them.
+#: Seconds without a consumer after which a node takes no new messages for a queue and returns prefetched ones; fewer
+#: when other nodes' consumers wait for them.
 WARM = 1.0
-#: Consumers that come more seldom than that are not late before so many times their pause.
+#: Consumers that come less often than that count as late only after several of their pauses.
 LATE = 3.0
 COLD = 5.0
 COLD_SHARED = 0.2
-#: Seconds between looks at a queue whose consumers wait for messages: what changes its state asks for a look itself.
+#: Seconds between looks at a queue with waiting consumers. Changes of its state ask for a look themselves.
 WAITING = 60.0
 
 
@@ -45,14 +45,14 @@ class Interest:
     known: bool = False
     settled_anywhere: bool = False
     last_demand: float = -1e9
-    #: Messages that a consumer asks for at once: of each larger burst at once, of smaller ones by and by.
+    #: Messages that a consumer asks for at once. A larger burst raises it at once, smaller ones lower it slowly.
     _burst: int = 1
     #: Tags count deliveries, from the first one here.
     _pace: Pace = field(init=False)
-    #: Since when more is prefetched than consumers here take, of a queue that other nodes serve too, and the tag by
-    #: which the last of it would be delivered.
+    #: Of a queue served by several nodes: time since which more is prefetched than consumers here take, and the tag of
+    #: the last such message.
     _surplus: tuple[float, int] | None = None
-    #: When it is looked at next whether consumers have left.
+    #: Time of the next check whether consumers have left.
     _next_look: float = inf
 
     def __post_init__(self) -> None:
@@ -76,7 +76,7 @@ class Interest:
         self.last_demand = now
 
     def add_demand(self, count: int) -> None:
-        """Consumers wait for so many messages more, or fewer when `count` is negative."""
+        """Change the number of messages that consumers wait for by `count`."""
         self.demand += count
 
     def demand_ended(self) -> None:
@@ -90,16 +90,16 @@ class Interest:
             self.tidy_soon()
 
     def asked_for(self, count: int) -> None:
-        """A consumer asks for so many messages at once."""
+        """A consumer asks for `count` messages at once."""
         self._burst = max(count, self._burst // 2)
 
     def asked(self, now: float) -> int:
-        """Messages that consumers here ask for and are about to ask for, of a queue that other nodes serve too."""
+        """Of a queue served by several nodes: messages that consumers here ask for or are about to ask for."""
         burst = self._burst if now - self.last_demand < COLD_SHARED else 0
         return max(self.demand, burst, self.ahead(now))
 
     def ahead(self, now: float) -> int:
-        """Messages that a claim may bring ahead of demand, though other nodes serve the queue too."""
+        """Of a queue served by several nodes: messages that a claim may bring ahead of demand."""
         return 0 if self._policy.taken_as_asked else self._pace.ahead(now, self._held.next_tag)
 
     def is_warm(self, now: float) -> bool:
@@ -120,7 +120,7 @@ class Interest:
         return COLD_SHARED if self.ends_soon else max(COLD, LATE * self._pace.pause)
 
     def is_cold(self, now: float) -> bool:
-        """Whether no consumer has asked for so long that prefetched messages should go back."""
+        """Whether prefetched messages should go back, because no consumer has asked for too long."""
         return not self.demand and now - self.last_demand > self._rest
 
     def has_surplus(self, now: float) -> bool:
@@ -136,13 +136,13 @@ class Interest:
         return now - self._surplus[0] >= COLD_SHARED
 
     def forget_surplus(self) -> None:
-        """Nothing is prefetched any more."""
+        """Note that nothing is prefetched any more."""
         self._surplus = None
 
     # Looks.
 
     def look_again_at(self, now: float) -> float:
-        """When the queue may have become cold."""
+        """Time at which the queue may have become cold."""
         if not self.demand:
             return self.last_demand + self._rest
         if not self._held.ready:
@@ -171,13 +171,13 @@ class Interest:
         if time != self._next_look:
             return False
         self._next_look = inf
-        # Messages on their way when a queue went cold come to one that is no longer interested.
+        # Messages that were on their way when the queue went cold arrive without demand.
         return self.known or bool(self._held.ready)
 
     # Other nodes.
 
     def tell(self, known: bool) -> None:
-        """The store is told that this node serves the queue, or that it does no longer; or that could not be said."""
+        """Note whether the store knows that this node serves the queue."""
         self.known = known
 
     def share(self, shared: bool) -> None:

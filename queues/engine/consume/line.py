@@ -26,7 +26,7 @@ from queues.engine.settle.writer import SettlementWriter
 
 @runtime_checkable
 class Connected(Protocol):
-    """A consumer that operators see as a client's connection. Any other object may be a consumer, too."""
+    """A consumer that operators see as a client's connection. Other objects may be consumers, too."""
 
     @property
     def client(self) -> ClientConnection:
@@ -34,7 +34,7 @@ class Connected(Protocol):
 
 
 class LineChanges:
-    """Lines of this node, and numbers of consumers that are to be removed from the table."""
+    """This node's lines, and the numbers of consumers to remove from the table."""
 
     def __init__(self) -> None:
         self.lines: dict[Line, None] = {}
@@ -47,16 +47,16 @@ class LineChanges:
         self._told.set()
 
     def drop(self, line: Line) -> None:
-        """Its queue has no line any more."""
+        """Drop a line, because its queue no longer has one."""
         del self.lines[line]
 
     def remove(self, numbers: Iterable[int]) -> None:
-        """These consumers are to be removed."""
+        """Remove these consumers from the table."""
         self.gone += [number for number in numbers if number]
         self._told.set()
 
     def removed(self, count: int) -> None:
-        """The first of them are."""
+        """Note that the first of them are removed."""
         del self.gone[:count]
 
     def forget(self) -> None:
@@ -68,7 +68,7 @@ class LineChanges:
         self._told.set()
 
     async def wait(self, most: float | None) -> None:
-        """Wait for a change, so many seconds at most."""
+        """Wait up to `most` seconds for a change."""
         await wait_for(self._told, most)
         self._told.clear()
 
@@ -85,7 +85,7 @@ class Line:
         self, queue: ServedQueue, held: HeldMessages, prefetch: Prefetch, deliveries: Deliveries,
         dispatcher: Dispatcher, settlements: SettlementWriter, changes: LineChanges,
     ) -> None:  # fmt: skip
-        """From now on a single consumer is active. Messages that others have stay with them."""
+        """Begin with a single active consumer. Other consumers keep the messages that they have."""
         self.queue_id = queue.policy.id
         self._queue = queue
         self._held = held
@@ -94,12 +94,12 @@ class Line:
         self._dispatcher = dispatcher
         self._settlements = settlements
         self._changes = changes
-        #: By consumer its number in the table; 0 while it is not there. In the order in which they came.
+        #: The consumers in order of arrival, with their numbers in the table. 0: not in the table yet.
         self._numbers: dict[object, int] = {}
         self.active: object | None = None
-        #: The active consumer that has ended, and its number, until nothing of what it had is under way.
+        #: The active consumer that has ended, and its number, until none of its messages is under way.
         self.former: tuple[object, int] | None = None
-        #: The settlement round after which its acknowledgements are durable; None while it has messages.
+        #: The settlement round that makes its acknowledgements durable; None while it has messages.
         self._settled_in: int | None = None
         #: Whether every consumer is served again.
         self.ended = False
@@ -110,13 +110,13 @@ class Line:
     # Called by consumers.
 
     def enter(self, consumer: object) -> None:
-        """A consumer stands in line from now on; a no-op if it does already."""
+        """Add a consumer to the line; a no-op if it is in it."""
         if consumer not in self._numbers:
             self._numbers[consumer] = 0
             self._changes.note(self)
 
     def leave(self, consumer: object, finish: bool, count: bool, keep_tags: bool) -> None:
-        """A consumer takes nothing more, as `PrefetchedQueue.leave` says."""
+        """Remove a consumer, as `PrefetchedQueue.leave` says."""
         number = self._numbers.pop(consumer, 0)
         if consumer is self.active:
             self.former, self.active, self._settled_in = (consumer, number), None, None
@@ -130,7 +130,7 @@ class Line:
             self._changes.note(self)
 
     def may_serve(self, consumer: object) -> bool:
-        """Whether a consumer is the active one, or on its way into the table, where it may be the first."""
+        """Whether a consumer is active, or on its way into the table, where it may become the first."""
         number = self._numbers.get(consumer)
         return number == 0 or (number is not None and consumer is self.active)
 
@@ -138,7 +138,7 @@ class Line:
 
     @property
     def newcomers(self) -> list[object]:
-        """The consumers that are not in the table."""
+        """The consumers that are not in the table yet."""
         return [consumer for consumer, number in self._numbers.items() if not number]
 
     def arrive(self, consumer: object, number: int) -> bool:
@@ -150,7 +150,7 @@ class Line:
 
     @property
     def awaits_turn(self) -> bool:
-        """Whether one of the consumers that stand in line here may become the active one."""
+        """Whether a consumer of this node may become the active one."""
         return bool(self._numbers) and self.active is None and self.former is None
 
     def elect(self, number: int | None) -> None:
@@ -165,12 +165,11 @@ class Line:
 
     @property
     def delivering(self) -> bool:
-        """Whether consumers have messages."""
+        """Whether consumers have unsettled messages."""
         return bool(self._held.unacked)
 
     def hand_over(self) -> int:
-        """The number of the consumer that had the last turn, once all that it had is settled or back in the store; 0
-        before."""
+        """The number of the last active consumer, once all its messages are settled or back in the store; 0 before."""
         assert self.former is not None
         prefetch, settlements, audited = self._prefetch, self._settlements, self._queue.audited
         if self._held.ready:  # they were on their way
@@ -199,7 +198,7 @@ class Line:
         self.ended = True
 
     def lose(self) -> None:
-        """The node has ended, and its rows with it: its consumers come anew."""
+        """The node has ended, and its rows with it. Its consumers enter the table again."""
         self._numbers = dict.fromkeys(self._numbers, 0)
         self.active = self.former = self._settled_in = None
         self._dispatcher.serve_only(None, self.enter)

@@ -14,14 +14,14 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-#: Below all ids: those of high priorities are negative.
+#: Below all ids. Ids of high priorities are negative.
 LOWEST = -(2**63) + 1
-#: The lowest id that any message can have: from here on means everything.
+#: The lowest possible id. From here on means every message.
 FIRST = LOWEST + 1
-#: Most claimed rows and segments that are looked over again: a transaction that writes for hours does not hold the
-#: watermark down. Its messages are announced by notification; until that is heard, later ones may overtake them.
+#: Limit of claimed rows and segments that are read again, so that a transaction of hours does not hold the watermark
+#: down. Its messages are announced by notification; until then later ones may overtake them.
 MAX_AGAIN = 20_000
-#: Seconds after which a queue that is not claimed from stops waiting for such a transaction.
+#: Seconds after which an idle queue stops waiting for such a transaction.
 TIMEOUT = 5.0
 
 
@@ -47,11 +47,11 @@ class LowWatermark:
         self._again = 0
 
     def lower(self, first_id: int) -> None:
-        """Messages became ready, none with a lower id than this."""
+        """Messages from `first_id` on became ready."""
         self.value = max(LOWEST, min(self.value, first_id - 1))
 
     def reset(self) -> None:
-        """Anything may be ready."""
+        """Any message may be ready."""
         self.value = LOWEST
         self._claims.clear()
         self._again = 0
@@ -62,7 +62,7 @@ class LowWatermark:
 
     @property
     def lags(self) -> bool:
-        """Whether claims have gone further than the watermark."""
+        """Whether the watermark is behind the claims."""
         return bool(self._claims)
 
     @property

@@ -10,13 +10,13 @@ from __future__ import annotations
 from queues.engine.message import Detail, Message
 from queues.engine.options import EngineOptions
 
-#: Bytes that a message in memory takes beside its payload: the tuple, two numbers, the payload's header, its place.
+#: Bytes of a message in memory without its payload: the tuple, two numbers, the payload's header, its place.
 OVERHEAD = 200
 #: Bytes of a detail without its headers and key.
 DETAIL = 200
-#: Bytes that a byte of JSON takes as a value in Python, about.
+#: Approximate bytes of a Python value per byte of JSON.
 JSON_FACTOR = 4
-#: Most messages of one claim.
+#: Limit of messages in one claim.
 BATCH = 4000
 
 
@@ -28,11 +28,11 @@ class Memory:
         self.used = 0
 
     def hold(self, size: int) -> None:
-        """A queue holds so many more bytes; negative: fewer."""
+        """Change the bytes that a queue holds by `size`."""
         self.used += size
 
     def room(self, held: int) -> int:
-        """The bytes that a queue which holds `held` bytes may add; 0 or less is none."""
+        """The bytes that a queue with `held` bytes may add; 0 or less: none."""
         return max(0, self.total - self.used - held) // 2 if held else max(1, (self.total - self.used) // 2)
 
 
@@ -43,11 +43,11 @@ class FlowLimits:
         self.prefetch = options.prefetch
         self.queue_bytes = options.prefetch_bytes
         self.memory = Memory(options.prefetch_total_bytes)
-        #: A queue with fewer prefetched messages asks for a claim.
+        #: A queue asks for a claim below this number of prefetched messages.
         self.low_water = max(1, min(options.prefetch // 2, BATCH))
 
     def set_prefetch(self, messages: int) -> None:
-        """Let one queue hold another number of messages."""
+        """Change the number of messages that one queue may hold."""
         self.prefetch = messages
 
 

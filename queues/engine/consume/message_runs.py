@@ -59,7 +59,7 @@ class SharedPayloads(list[bytes]):
         self._memory.hold(-self._size)
 
     def part(self, start: int, stop: int) -> PayloadPart:
-        """The payloads in these places: the same object as for the last one who asked, if he asked for the same."""
+        """The payloads in these places. Two queues that ask for the same places in a row get the same object."""
         if self._place != (start, stop):
             self._place, self._part = (start, stop), PayloadPart(self[start:stop])
         return self._part
@@ -83,7 +83,7 @@ class MessageRun:
         return zip(ids, payloads, repeat(self.attempts), repeat(self.detail), strict=False)
 
     def message(self, n: int) -> Message:
-        """The one in the place `n`, of all of them."""
+        """The payload in place `n` of the whole run."""
         return self.ids[n], self.payloads[n], self.attempts, self.detail
 
     def sizes(self, most: int) -> Iterator[int]:
@@ -108,7 +108,7 @@ class MessageRun:
         if isinstance(self.payloads, SharedPayloads):
             return MessageRun(self.ids[start:end], self.payloads.part(start, end), self.attempts, self.detail)
         taken = MessageRun(self.ids[start:end], self.payloads[start:end], self.attempts, self.detail)
-        self.payloads[start:end] = [b""] * count  # in place: what is left is not moved
+        self.payloads[start:end] = [b""] * count  # in place, so that the rest is not moved
         return taken
 
 
@@ -157,7 +157,7 @@ class PrefetchedMessages(Sequence[Message]):
             yield from run
 
     def __getitem__(self, at: int) -> Message:  # type: ignore[override]
-        """One of them; the first and the last cost least."""
+        """The message at an index. The first and the last are fast."""
         if at == -1 and self._runs:
             return self._runs[-1].message(-1)
         at += self._count if at < 0 else 0
@@ -169,11 +169,11 @@ class PrefetchedMessages(Sequence[Message]):
 
     @property
     def first_run(self) -> MessageRun:
-        """Messages that are alike, from the next one on. There has to be one."""
+        """The next message and those after it that are alike. There has to be one."""
         return self._runs[0]
 
     def take(self, count: int) -> MessageRun:
-        """Take up to so many messages out of the first run."""
+        """Take up to `count` messages out of the first run."""
         run = self._runs[0]
         taken = run.cut(min(count, len(run))) if run.at or count < len(run) or run.shared else run
         if not len(run) or taken is run:
@@ -206,7 +206,7 @@ class PrefetchedMessages(Sequence[Message]):
 
 
 class _Delivered:
-    """Messages delivered at one time with consecutive tags. `ids` are those of all, `tags` of those still out."""
+    """Messages delivered together with consecutive tags. `ids` has all of them, `tags` the unacknowledged ones."""
 
     __slots__ = ("attempts", "detail", "first", "ids", "tags", "time")
 
@@ -222,12 +222,12 @@ class _Delivered:
         return self.ids[tag - self.first], self.attempts, self.time, self.detail
 
     def first_ids(self, count: int) -> Sequence[int]:
-        """The ids of the first ones that are still out."""
+        """The ids of the first unacknowledged ones."""
         at = self.tags.start - self.first
         return self.ids[at : at + count]
 
     def shorten(self, count: int) -> None:
-        """The first ones are out no more."""
+        """Remove the first unacknowledged ones."""
         self.tags = self.tags[count:]
 
 
@@ -237,9 +237,9 @@ class UnackedMessages(Mapping[int, Unacked]):
     __slots__ = ("_count", "_runs", "_single", "_starts")
 
     def __init__(self) -> None:
-        #: Those in no run.
+        #: Deliveries that are in no run.
         self._single: dict[int, Unacked] = {}
-        #: The runs in order of their tags, and the first tag of each; the messages in all of them.
+        #: The runs in order of tags, their first tags, and the number of messages in all of them.
         self._runs: list[_Delivered] = []
         self._starts: list[int] = []
         self._count = 0
@@ -263,11 +263,11 @@ class UnackedMessages(Mapping[int, Unacked]):
         return self._runs[n].entry(tag)
 
     def add(self, tag: int, entry: Unacked) -> None:
-        """A message is delivered."""
+        """Add a delivered message."""
         self._single[tag] = entry
 
     def add_run(self, tags: range, ids: Sequence[int], attempts: int, time: float, detail: Detail | None) -> None:
-        """Messages are delivered with tags above all earlier ones."""
+        """Add messages delivered with tags above all earlier ones."""
         if len(tags) == 1:
             self._single[tags.start] = ids[0], attempts, time, detail
             return
@@ -276,7 +276,7 @@ class UnackedMessages(Mapping[int, Unacked]):
         self._count += len(tags)
 
     def release(self, tag: int) -> Unacked | None:
-        """Take a message out; None if there is none with this tag."""
+        """Take a message out; None: no message has this tag."""
         if (entry := self._single.pop(tag, None)) is not None or (n := self._find(tag)) is None:
             return entry
         run = self._runs[n]
@@ -289,7 +289,7 @@ class UnackedMessages(Mapping[int, Unacked]):
         return entry
 
     def release_runs(self, tags: Sequence[int]) -> tuple[list[tuple[Sequence[int], float]], Sequence[int]]:
-        """Take out messages that were delivered together, as long as these are the first of them that are still out:
+        """Take out the messages with these tags as long as they are the first unacknowledged ones of their run. Returns
         ids and time of delivery of each run, and the tags that are left."""
         found: list[tuple[Sequence[int], float]] = []
         while isinstance(tags, range) and tags:
@@ -304,7 +304,7 @@ class UnackedMessages(Mapping[int, Unacked]):
         return found, tags
 
     def release_many(self, tags: Sequence[int]) -> tuple[list[int], list[float], list[int]]:
-        """Take messages out: their ids, their times of delivery, and the tags with which there are none."""
+        """Take messages out. Returns their ids, their times of delivery, and the tags without a message."""
         ids: list[int] = []
         times: list[float] = []
         unknown: list[int] = []
@@ -327,7 +327,7 @@ class UnackedMessages(Mapping[int, Unacked]):
         return ids, times, unknown
 
     def among(self, tags: Sequence[int]) -> list[int]:
-        """Those of these tags with which there is a message."""
+        """The tags that have a message."""
         if not isinstance(tags, range):
             return [tag for tag in tags if tag in self]
         found = [tag for tag in tags if tag in self._single] if self._single else []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Seconds in which consumers would take what is prefetched ahead.
+#: Seconds for which messages are prefetched ahead.
 AHEAD: Final = 0.5
 #: Consumers that take fewer messages in that time are slow: each message may be a job, and none waits for them while
 #: another node's consumers are idle. Nor do the faster of slow consumers take from the others what they ask for one by
@@ -18,7 +18,7 @@ AHEAD: Final = 0.5
 FEW_AHEAD: Final = 1000
 
 
-#: Seconds without a look after which a consumer that comes is as a new one.
+#: Seconds without a look after which a consumer counts as new.
 AWAY: Final = 10.0
 
 
@@ -30,16 +30,16 @@ class Pace:
 
     def __init__(self, first: int) -> None:
         """`first`: the number that deliveries are counted from."""
-        #: The messages that were taken in `AHEAD` seconds before the sample, on average since the one before it.
+        #: Messages taken in `AHEAD` seconds, on average between the last two samples.
         self._before = 0
         #: The last sample: its time, and the number of deliveries.
         self._since = 0.0
         self._first = first
-        #: Seconds between two looks of consumers lately, the longest; a look halves what was before it.
+        #: Longest recent pause between two looks of consumers. Each look halves the earlier value.
         self.pause = 0.0
 
     def came(self, passed: float) -> None:
-        """A consumer looks for messages, so many seconds after the last time."""
+        """A consumer looks for messages, `passed` seconds after the last time."""
         self.pause = max(passed, self.pause / 2) if passed < AWAY else 0.0
 
     def ahead(self, now: float, taken: int) -> int:

@@ -28,11 +28,11 @@ from queues.engine.policies import QueuePolicy
 from queues.engine.settle.audited_queues import AuditedQueue
 from queues.engine.settle.writer import SettlementWriter
 
-#: Messages taken for workers at once, at least, while there is room.
+#: Least messages taken for workers at once while there is room.
 FEW = 100
-#: Most messages taken beyond the room: they belong before prefetched ones.
+#: Limit of messages taken beyond the room, which belong before prefetched ones.
 OVERTAKING = 100
-#: Most messages of one claim for demand from a queue that other nodes serve too, so that all of them are busy.
+#: Limit of one claim from a queue that several nodes serve, so that all of them are busy.
 SHARED_BATCH = 200
 #: More messages than any transaction stores.
 UNLIMITED = 2**31
@@ -78,12 +78,12 @@ class Prefetch:
         self._settlements = settlements
         self._fetcher = fetcher
         self._dispatch = dispatch
-        #: The settlement writer's round that returns messages of this queue to the store.
+        #: The settlement round that returns messages of this queue to the store.
         self._returned_in = 0
         #: A purge during the claim under way: it is for the claimed messages too. When that claim has failed (third),
         #: it is for those of the next ones, until one brings none.
         self._purged: tuple[int, str, bool] | None = None
-        #: Messages that a consumer asked for since the last claim and did not get.
+        #: Messages that consumers asked for since the last claim and did not get.
         self._shortage = 0
         self._on_refill: list[Callable[[], None]] = []
 
@@ -108,7 +108,7 @@ class Prefetch:
         return taken
 
     def miss(self, count: int) -> None:
-        """A consumer asked for so many messages more than there are."""
+        """A consumer asked for `count` messages more than there are."""
         if self.backlog.unclaimed:
             self._shortage += 1
             self.want()
@@ -119,7 +119,7 @@ class Prefetch:
         self._fetcher.want(self._queue)
 
     def want_for_waiting(self) -> None:
-        """There may be room in memory now: claim for consumers that wait."""
+        """Claim for waiting consumers, because there may be room in memory now."""
         if self.backlog.unclaimed and self._interest.demand:
             self.want()
 
@@ -173,7 +173,7 @@ class Prefetch:
             return interest.demand
         if held.bytes >= limits.queue_bytes or not limits.memory.room(held.bytes):
             return 0
-        if interest.with_workers:  # their deliveries are bounded by credits, and take no memory for payloads
+        if interest.with_workers:  # credits bound their deliveries, which keep no payloads
             return limits.prefetch - len(held.ready)
         return limits.prefetch - len(held.ready) - len(held.unacked)
 
@@ -205,19 +205,18 @@ class Prefetch:
 
     @property
     def most_packed(self) -> int:
-        """Bytes of one segment, as memory counts them, that a claim may take though it is for fewer messages: none if
-        others may want them."""
+        """Bytes of one segment that a claim may take beyond its number of messages; 0 if other nodes may want them."""
         return 0 if self._as_asked else max(0, self._room_bytes)
 
     def abort_claim(self) -> None:
-        """The claim under way has failed. A purge passed over its messages, which are ready in the store again."""
+        """The claim has failed. A purge missed its messages, which are ready in the store again."""
         self.backlog.on(Event.CLAIM_FAILED)
         if self._purged is not None:
             self._purged = *self._purged[:2], True
 
     def end_claim(self, result: ClaimResult, limit: int, horizon: int) -> None:
         """The claim under way has come back."""
-        # When a concurrency limit was met there is more, but not now.
+        # At a concurrency limit there is more, but not now.
         limited = result.taken < limit and self._queue.policy.concurrency_limit is not None
         self.backlog.end_claim(result, LOWEST if self._queue.dead else horizon, limited=limited)
 
@@ -263,7 +262,7 @@ class Prefetch:
             self._settlements.health.guard("session", getattr(resume, "__self__", None), resume)
 
     def exhaust(self) -> None:
-        """The store has nothing that can be claimed: consumers get what is here, until messages arrive."""
+        """The store has nothing to claim. Consumers get what is here, until messages arrive."""
         self.backlog.exhaust()
         self.refilled()
         self._dispatch()
@@ -276,8 +275,8 @@ class Prefetch:
         return backlog.unclaimed and bool(ready) and backlog.first < ready[-1][0]
 
     def give_way(self) -> None:
-        """If what is here counts as being worked on and is overtaken, it goes back: it may hold the place that the
-        other one needs."""
+        """Return messages that take places of a concurrency limit and are overtaken: the other message may need the
+        place."""
         if self._queue.policy.taken_as_asked and self.overtaken:
             self.return_all()
 
@@ -304,7 +303,7 @@ class Prefetch:
         self.put_back(self.take_all())
 
     def decline(self, messages: Iterable[Message]) -> None:
-        """Return at once messages that were leased before the queue's policy forbade it."""
+        """Return messages that were leased before the queue's policy forbade it."""
         self.put_back([(id, None if detail is None else detail.tag) for id, _, _, detail in messages])
         self.backlog.returned()
 

@@ -34,7 +34,7 @@ from queues.engine.message import Delivery
 from queues.engine.policies import QueuePolicy
 from queues.engine.settle.writer import SettlementWriter
 
-#: Runs from which on messages with their own details are polled together.
+#: Least number of messages with own details that are polled together.
 FEW_RUNS = 8
 
 
@@ -78,7 +78,7 @@ class PrefetchedQueue:
         self.ready, self.unacked = held.ready, held.unacked
         #: What the store may have that is not here.
         self.backlog = self.prefetch.backlog
-        #: Its consumers here, if only one of all is active.
+        #: Its consumers on this node, if it has a single active consumer.
         self.line: Line | None = None
         self._obey_line()
 
@@ -118,7 +118,7 @@ class PrefetchedQueue:
         return polled
 
     def _take(self, now: float, count: int, consumer: int | None, timed: bool) -> list[PushRun]:
-        """Messages for a consumer that asks; what is missing is claimed."""
+        """Messages for a consumer that asks. Missing ones are claimed."""
         self.interest.came(now)
         found: list[PushRun] = []
         while count and not self.policy.paused and (runs := self.prefetch.take(now, count, inf, consumer)):
@@ -163,7 +163,7 @@ class PrefetchedQueue:
             self.line.enter(consumer)
 
     def serves(self, consumer: object) -> bool:
-        """Whether this consumer, which has come now at the latest, may be given messages."""
+        """Note the consumer, and return whether it may be given messages."""
         if self.line is None:
             return True
         if consumer is None:
@@ -184,7 +184,7 @@ class PrefetchedQueue:
         return self.line is not None and self.line.active is None
 
     def _obey_line(self) -> None:
-        """Have a line, or none, as the policy says. All consumers of dead letters are served."""
+        """Have a line or none, as the policy says. Dead letters have none."""
         single = self.policy.single_active_consumer and not self.dead
         if single and self.line is None:
             self.line = Line(

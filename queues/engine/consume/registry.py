@@ -40,7 +40,7 @@ class PrefetchedQueues:
     # Used by sessions.
 
     async def open(self, id: int, first_tag: int = 1) -> PrefetchedQueue:
-        """A queue, made local if need be. Raises QueueNotFound or StoreUnavailable."""
+        """A queue, opened if necessary. Raises QueueNotFound or StoreUnavailable."""
         if id not in self.queues:
             policy = await self._policy(id)
             queue = PrefetchedQueue(policy, self._settlements, self._fetcher, self.schedule, first_tag)
@@ -61,7 +61,7 @@ class PrefetchedQueues:
         return self.dead_letters[id]
 
     async def load_policies(self, queues: Sequence[int]) -> None:
-        """Read the policies of those queues that are not known. Raises StoreUnavailable."""
+        """Read the policies of unknown queues. Raises StoreUnavailable."""
         await self._connections.to_its_end(self._load_policies(queues))
 
     def with_consumers(self, name: str) -> list[int]:
@@ -70,7 +70,7 @@ class PrefetchedQueues:
         return [published_id(id, detail) for id, _, _, detail in chain.from_iterable(entries)]
 
     def prefetched(self, name: str, most: int) -> list[int]:
-        """First ids of messages of a queue that this process has for its next free consumers, the first `most`."""
+        """First ids of a queue's messages that wait in this process for its next free consumers, at most `most`."""
         first = (islice(queue.ready, most) for queue in self._named(name))
         return [published_id(id, detail) for id, _, _, detail in chain.from_iterable(first)]
 
@@ -103,11 +103,11 @@ class PrefetchedQueues:
     # Used by the engine.
 
     def obey(self, id: int) -> bool:
-        """A queue's policy, and who serves it, were read anew. Returns False when the queue is gone."""
+        """Take a queue's policy and serving nodes, read again. Returns False if the queue is gone."""
         policy = self._policies.by_id.get(id)
         known = [queue for queue in (self.queues.get(id), self.dead_letters.get(id)) if queue is not None]
         if policy is not None and any(queue.policy.uuid != policy.uuid for queue in known):
-            policy = None  # a restored store has given the id to another queue
+            policy = None  # a restored store has reused the id
         shared = self._policies.is_shared(id)
         for queue in known:
             queue.interest.share(shared)
@@ -124,7 +124,7 @@ class PrefetchedQueues:
         return any(queue.backlog.claiming for queue in self.queues.values())
 
     def look_again(self) -> None:
-        """Notifications may have been missed: everything may have messages in the store."""
+        """Notifications may have been missed: every queue may have messages in the store."""
         for queue in self:
             queue.prefetch.more_in_store(FIRST)
 

@@ -22,13 +22,13 @@ from queues.engine.options import EngineOptions
 from queues.engine.policies import Policies
 from queues.engine.settle.writer import SettlementWriter
 
-#: Delivery tags a node takes at a time: enough for years, so that no delivery waits for more.
+#: Delivery tags that a node reserves at a time: enough for years, so that no delivery waits for more.
 TAGS = 1 << 44
 #: Subscriptions made in one transaction.
 MADE_AT_ONCE = 100
-#: Seconds that a late acknowledgement waits for the writing of returned messages.
+#: Seconds that a late acknowledgement waits until returned messages are written.
 RETURNING = 5.0
-#: Seconds for which an id that did not exist is not looked up again.
+#: Seconds for which an unknown id is not looked up again.
 FORGET_UNKNOWN = 1.0
 
 
@@ -80,7 +80,7 @@ _Made = tuple[int, int, int] | Exception
 
 @dataclass(slots=True, eq=False)
 class _Wanted:
-    """A subscription that is to be made."""
+    """A requested subscription."""
 
     topic: bytes
     qos: int
@@ -223,7 +223,7 @@ class Subscriptions:
         return self._by_id[id]
 
     def forget(self, id: int) -> None:
-        """Forget a subscription that was made or removed elsewhere: the next use looks it up."""
+        """Forget a subscription that was made or removed elsewhere. Its next use looks it up."""
         self._unknown.pop(id, None)
         known = self._by_id.get(id)
         if known is not None and known.buffer.closed:
@@ -234,7 +234,7 @@ class Subscriptions:
         self._by_queue.pop(subscription.buffer.id, None)
 
     def drop_queue(self, queue: int) -> None:
-        """Its queue is gone, and it with it."""
+        """Remove a subscription whose queue is gone."""
         if (known := self._by_queue.get(queue)) is not None:
             self._drop(known)
 
@@ -290,7 +290,7 @@ class Subscriptions:
         for tag, id, waits, node in rows:
             if not waits and node != self._node.id:
                 self._forwarding.forward_acks(queue, (tag,), consumer)
-            elif not subscription.buffer.deliveries.ack(tag, consumer):  # unless it was claimed meanwhile, or will be
+            elif not subscription.buffer.deliveries.ack(tag, consumer):  # unless it is claimed
                 subscription.buffer.deliveries.settle_late(id, now(), consumer)
         missing = set(tags) - found
         if missing and (self._policies.is_shared(queue) or await self._served_elsewhere(queue)):

@@ -27,7 +27,7 @@ from queues.engine.settle.lane import Lane, Owner
 from queues.engine.settle.recipients import Recipients
 from queues.engine.settle.segments import Ranges
 
-#: Seconds until a queue whose audit chain cannot be appended to is tried again.
+#: Seconds until a queue with a broken audit chain is tried again.
 BROKEN = 1.0
 _numbers = count(1)
 
@@ -55,7 +55,7 @@ class KeyNames:
             self._names |= dict.fromkeys(unknown, "") | dict(rows)
 
     def forget(self) -> None:
-        """The store has another past: a key may be another one."""
+        """The store's history differs: an id may belong to another key."""
         self._names = {None: ""}
 
 
@@ -70,12 +70,12 @@ class AuditedQueue(Lane):
         self._names = names
         self._deliveries = self.of(SettlementKind.DELIVER)
         self._again_at = 0.0
-        #: The marks that `settling` gave for what is gathered, and for the part being written.
+        #: The marks that `settling` gave out, for gathered settlements and for the part being written.
         self._mark = 0
         self._marks: list[int] = []
         self._record = AuditRecord()
         self._proof: audit.ChainPosition | None = None
-        #: The open transaction, and what it takes out of the journal once the chain is locked.
+        #: The open transaction, and the journal's rows that it takes once the chain is locked.
         self._transaction: audit.RecordedTransaction
         self._journal: Answer | None = None
         self._recipients = Recipients()
@@ -94,11 +94,11 @@ class AuditedQueue(Lane):
         self._recipients.add(ids, consumer)
 
     def not_delivered(self, first_id: int) -> None:
-        """The message that was handed out a moment ago cannot be sent."""
+        """Take back the record of the last delivery, which cannot be sent."""
         self._deliveries.remove_delivery(first_id)
 
     def not_seen(self, ids: Sequence[int]) -> None:
-        """Messages that were handed to a consumer have none again: it has not seen them."""
+        """Messages go back that their consumer has not seen."""
         self._recipients.take(ids)
 
     def takes_run(self, settlements: Settlements, ids: range) -> bool:
@@ -132,7 +132,7 @@ class AuditedQueue(Lane):
 
     @property
     def handing_back(self) -> bool:
-        """Whether messages that were delivered are on their way back to their places."""
+        """Whether delivered messages are on their way back to their places."""
         return any(
             one.kind is SettlementKind.HAND_BACK for one in (*self._gathered, *chain.from_iterable(self.writing))
         )
@@ -179,7 +179,7 @@ class AuditedQueue(Lane):
             self._journal = await self._take_journal(connection)
 
     async def _append(self, connection: Connection) -> None:
-        """Append what waits in the journal, which came earlier, and what was recorded."""
+        """Append the journal's rows, which are earlier, and then the recorded ones."""
         await self.lock_chain(connection)
         cursor, events = self._journal, list[audit.AuditEvent]()
         while cursor is not None:

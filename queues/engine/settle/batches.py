@@ -26,13 +26,12 @@ MAX_ERROR = 10_000
 KEPT = {"none": 0, "metadata": 1, "full": 2}
 
 
-#: Messages from which on acknowledgements are gathered as a run, and those of a run that cost about what a single one
-#: does.
+#: Least number of acknowledgements gathered as a run, and the number in a run that costs as much as a single one.
 FEWEST, RUN = 8, 100
 
 
 def run_work(ids: range) -> int:
-    """The cost of a run of acknowledgements, as that of so many single ones."""
+    """The cost of a run of acknowledgements, in single acknowledgements."""
     return 1 + len(ids) // RUN
 
 
@@ -49,19 +48,19 @@ class SettlementKind(enum.IntEnum):
     #: Taken out of the store by an operator.
     PURGE = 3
     ACKNOWLEDGE = -1
-    #: Handed to a consumer: only recorded, in the chain of an audited queue. Ids are those as published.
+    #: Delivered to a consumer: only recorded in an audited queue's chain, by ids as published.
     DELIVER = -2
 
 
 class Returns:
-    """Deliveries on their way back to the store. A session that looks for one there waits for them (`settled`)."""
+    """Deliveries on their way back to the store. A session that looks for one there waits by `settled`."""
 
     def __init__(self) -> None:
         self._waiting = _done()
         self._writing = _done()
 
     def add(self) -> None:
-        """A delivery is to be returned."""
+        """Note a delivery that will be returned."""
         self._waiting.clear()
 
     def take(self) -> None:
@@ -98,7 +97,7 @@ class Completion(NamedTuple):
     refuse: Callable[[int], None]
 
     def refuse_some(self, ids: Iterable[int]) -> None:
-        """The jobs with these ids could not be settled."""
+        """Refuse the jobs with these ids, which could not be settled."""
         for id in ids:
             if id in self.ids:
                 self.refuse(self.tags[self.ids.index(id)])
@@ -126,22 +125,22 @@ class Settlements:
     target: int | None = None
     by: str = ""
     ids: list[int] = field(default_factory=list)
-    #: Acknowledgements beside these columns: consecutive ids, of messages delivered at one time (monotonic).
+    #: Further acknowledgements: runs of consecutive ids of messages delivered at one (monotonic) time.
     runs: list[tuple[range, float]] = field(default_factory=list)
-    #: Deliveries beside these columns: ids, and the API key of the consumer that they were handed to together.
+    #: Further deliveries: ids with the API key of the consumer that got them together.
     deliveries: list[tuple[Sequence[int], int | None]] = field(default_factory=list)
-    #: When each was delivered (monotonic; None: it is not known).
+    #: Monotonic time of each delivery; None: unknown.
     delivered: list[float | None] = field(default_factory=list)
     results: list[bytes | None] = field(default_factory=list)
-    #: API key of each one's consumer; empty where `consumer` is all that is known.
+    #: API key of each message's consumer; empty if `consumer` holds for all.
     consumers: list[int | None] = field(default_factory=list)
     attempts: list[int | None] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)
     tags: list[int | None] = field(default_factory=list)
     errors: list[str | None] = field(default_factory=list)
-    #: Told of settlements that do not arrive in the store.
+    #: Called for settlements that do not reach the store.
     refusals: list[Callable[[], None] | None] = field(default_factory=list)
-    #: The same for jobs; they may name others too. A job is in one of them at most.
+    #: The same for jobs. It may name other jobs, too; a job is in one of them at most.
     completions: list[Completion] = field(default_factory=list)
 
     # Gathering.
@@ -198,7 +197,7 @@ class Settlements:
         self.deliveries.append((ids, consumer))
 
     def remove_delivery(self, id: int) -> None:
-        """The last delivery of this message was not made."""
+        """Take back the record of this message's last delivery."""
         for n, (ids, consumer) in reversed([*enumerate(self.deliveries)]):
             if id in ids:
                 at = ids.index(id)
@@ -226,11 +225,11 @@ class Settlements:
 
     @property
     def work(self) -> int:
-        """The cost of writing its acknowledgements, as `Gatherer.gather` is told."""
+        """The cost of writing its acknowledgements, as for `Gatherer.gather`."""
         return len(self.ids) + sum(run_work(ids) for ids, _ in self.runs)
 
     def spread(self) -> None:
-        """Have all runs and deliveries in the columns. These are new lists: parts of it may share those."""
+        """Move all runs and deliveries into new columns. Parts may share the old lists."""
         self.ids = self.all_ids
         runs, self.runs = self.runs, []
         made, self.deliveries = self.deliveries, []
@@ -241,7 +240,7 @@ class Settlements:
             self.consumers = [*self.consumers, *chain.from_iterable([key] * len(ids) for ids, key in had)]
 
     def as_columns(self) -> Settlements:
-        """The same without runs; itself if it has none."""
+        """The settlements without runs; the same object if there is no run."""
         if not self.runs:
             return self
         spread = replace(self)
@@ -292,7 +291,7 @@ class Settlements:
 
     @property
     def chunks(self) -> Iterator[Settlements]:
-        """Parts that a statement may take which gives new ids."""
+        """Parts for statements that give new ids."""
         if len(self.ids) <= ROWS_PER_STATEMENT or not self.releases:
             yield self
             return
@@ -305,7 +304,7 @@ class Settlements:
 
     @property
     def told(self) -> Iterator[Callable[[], None]]:
-        """To be called when none of the settlements arrives in the store."""
+        """Refuse all, because none of the settlements reaches the store."""
         for completion in self.completions:
             yield partial(completion.refuse_some, self.all_ids)
         yield from (refuse for refuse in self.refusals if refuse is not None)
@@ -335,7 +334,7 @@ def halve(part: Part, _: Exception) -> list[Part]:
 
 
 def each_once(settled: Part) -> Part:
-    """Each message once, as acknowledged last: it may be acknowledged late, and again after another delivery."""
+    """Keep the last acknowledgement of each message. It may be acknowledged late, and again after another delivery."""
     ids = _all_ids(settled)
     if len(set(ids)) == len(ids):
         return settled
@@ -372,7 +371,7 @@ def _all_ids(settled: Part) -> list[int]:
 
 
 def _varying(settled: Part, name: str, column: str) -> str:
-    """A column that some settlements have for each message, and others once for all."""
+    """A column from settlements that have it per message or once for all."""
     values: list[object] = []
     for one in settled:
         values += (column and getattr(one, column)) or [getattr(one, name)] * len(one.ids)
@@ -380,6 +379,6 @@ def _varying(settled: Part, name: str, column: str) -> str:
 
 
 def time_array(times: Sequence[float | None], offset: float) -> str:
-    """Monotonic times as an array of Unix times. One burst has one time, so equal ones come in runs."""
+    """Monotonic times as an array of Unix times. A burst has one time, so equal times come in runs."""
     runs = [("null," if time is None else f"{time + offset:.6f},", len(list(run))) for time, run in groupby(times)]
     return "{" + "".join(text * count for text, count in runs)[:-1] + "}"

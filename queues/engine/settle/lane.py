@@ -20,7 +20,7 @@ from queues.engine.settle.segments import Ranges
 
 
 class Owner(Protocol):
-    """The settlement writer, as lanes use it: `SettlementWriter` says what each method does."""
+    """The settlement writer as lanes use it. `SettlementWriter` documents the methods."""
 
     health: Health
 
@@ -34,8 +34,8 @@ class Owner(Protocol):
 class Lane:
     """Settlements of queues that are not audited. Each part is one statement."""
 
-    #: The audited queue; whether what happens to it is recorded; whether its parts are written in order only, each in
-    #: one transaction.
+    #: The audited queue; whether its events are recorded; whether its parts are written in order, each in one
+    #: transaction.
     name: str | None = None
     recording = False
     in_order = False
@@ -65,8 +65,8 @@ class Lane:
         return True
 
     def gather(self, settlements: Settlements, ids: Sequence[int], work: int) -> Iterable[int | None]:
-        """Settlements are about to gather these messages; returns the API key of each in an audited queue, unless the
-        settlements have it."""
+        """Prepare to gather these messages. Returns each one's API key in an audited queue, unless the settlements have
+        it."""
         if not settlements.ids:
             self._gathered[settlements] = None
         if settlements.kind is SettlementKind.RETURN:
@@ -102,11 +102,11 @@ class Lane:
                     self._owner.refuse(one.told)
                 else:
                     one.lose_leases()
-            self.writing.append([one for one in part if not one.releases])  # if empty, it may have been committed yet
+            self.writing.append([one for one in part if not one.releases])  # an empty one may still have been committed
         self.returns.forget()
 
     def forget_history(self) -> None:
-        """The store has another past: the ids gathered may belong to other messages now."""
+        """The store's history differs: gathered ids may belong to other messages now."""
         for one in [*(one.take() for one in self._gathered), *(one for part in self.writing for one in part)]:
             if one.kind is SettlementKind.ACKNOWLEDGE:
                 self._owner.give_up(one.count, one.work)
@@ -117,7 +117,7 @@ class Lane:
     # Writing.
 
     def take(self) -> None:
-        """Take what is gathered, to write it; of leases that go back none before earlier ones are in the store."""
+        """Take the gathered settlements for writing. Returned leases wait until earlier ones are in the store."""
         held = self.releasing
         taken = [one for one in self._gathered if one.count and not (held and one.releases)]
         self._gathered = {one: None for one in self._gathered if held and one.releases}
@@ -127,7 +127,7 @@ class Lane:
         self.writing.extend(self._parts(everything))
 
     def _parts(self, everything: Part) -> Iterator[Part]:
-        """Acknowledgements together, those with their leases; all others one by one."""
+        """Acknowledgements together with their leases; all others one by one."""
         together = [one for one in everything if one.kind is SettlementKind.ACKNOWLEDGE and not one.late]
         if together:
             yield together
@@ -145,14 +145,14 @@ class Lane:
         """Record acknowledged slots of segments, but for these segments, which were not there."""
 
     async def lock_chain(self, connection: Connection) -> None:
-        """The records of the open transaction are known but for results that are still to be fetched."""
+        """The open transaction's records are known, except for results to fetch."""
 
     def put_off(self, part: Part) -> None:
-        """All but this of the part is written."""
+        """Only this remains of the part; the rest is written."""
         self.writing[0] = part
 
     async def written_before(self, connection: Connection) -> Part | None:
-        """The part whose commit the last connection's end left unknown, if it was committed."""
+        """The part with an unknown commit on the lost connection, if it was committed."""
         return None
 
     def committed(self) -> None:

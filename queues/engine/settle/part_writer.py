@@ -27,7 +27,7 @@ PURGED = 2
 
 @dataclass(slots=True)
 class PartEffects:
-    """The effects of a part, published once it is committed. `last`: no kind comes after its acknowledgements."""
+    """A part's effects, published after its commit. `last`: no kind follows its acknowledgements."""
 
     last: bool = False
 
@@ -36,9 +36,9 @@ class PartEffects:
     #: Queues and the lowest id that became ready there; queues that dead letters came to.
     ready: list[tuple[int, int]] = field(default_factory=list)
     dead: list[int] = field(default_factory=list)
-    #: Queues that may hold more than they should now.
+    #: Queues that may exceed their maximum length now.
     overfull: list[int] = field(default_factory=list)
-    #: Segments that were not there any more, and slots of others that are settled.
+    #: Missing segments, and settled slots of others.
     segments: list[tuple[set[int], Ranges]] = field(default_factory=list)
 
 
@@ -64,8 +64,8 @@ class PartWriter:
         return effects
 
     async def unpack(self, connection: Connection, firsts: Sequence[int]) -> None:
-        """Give the messages of these segments rows of their own. In a transaction of its own: if a part is written
-        again, they have them."""
+        """Unpack these segments into rows, in a transaction of its own. A part that is written again finds them
+        unpacked."""
         await connection.run("unpack_segments", {"firsts": array(firsts), "waiting": True})
         self.segments.forget(firsts)
 
@@ -121,7 +121,7 @@ class PartWriter:
             if lane.in_order:
                 effects.segments.append((gone, ranges))
                 return rows
-            if not several:  # it is durable: should the rest fail, this is not to be written again
+            if not several:  # it is durable: if the rest fails, this must not be written again
                 self._note_settled(gone, ranges)
             if rows:
                 await connection.run("settle", settle_parameters(rows, self._clock.offset), binary=True)
@@ -156,7 +156,7 @@ class PartWriter:
         return moved, missing
 
     def _note_settled(self, gone: set[int], ranges: Ranges) -> None:
-        """It is durable that these segments are finished, or gone, and that slots of others are settled."""
+        """Note that it is durable which segments are finished or gone, and which slots are settled."""
         self.segments.forget(gone)
         self.segments.settled(ranges, now())
 
@@ -178,7 +178,7 @@ class PartWriter:
             for queue, low, dead, ids, first_ids, drops in await connection.rows("return", parameters):
                 if low is not None:
                     effects.ready.append((queue, low))
-                    if drops:  # while consumers had them, there may have been none that could be dropped
+                    if drops:  # while consumers had them, they could not be dropped for the maximum length
                         effects.overfull.append(queue)
                 if dead:
                     effects.dead.append(queue)
@@ -197,7 +197,7 @@ class PartWriter:
                         effects.overfull.append(one.target)
                     if lane.recording:
                         lane.record(one, dict(zip(ids, first_ids, strict=True)), name)
-            if moved < len(one.ids):  # messages that the target refuses stay with their queue
+            if moved < len(one.ids):  # messages that the target refuses stay in their queue
                 await self._return(connection, lane, [one], effects)
 
     async def _purge(self, connection: Connection, _: Lane, purged: Part, effects: PartEffects) -> None:

@@ -11,7 +11,7 @@ from queues.intervals import IntervalMap
 
 
 class Recipients:
-    """The recipient of each outstanding message; None: a consumer without an API key, or it is not known."""
+    """The API key of each unacknowledged message's consumer. None: the consumer has no key, or is unknown."""
 
     __slots__ = ("_runs", "_single")
 
@@ -24,7 +24,7 @@ class Recipients:
         return len(self._single) + sum(len(ids) for ids, _ in self._runs)
 
     def add(self, ids: Sequence[int], key: int | None) -> None:
-        """Messages are delivered."""
+        """Add delivered messages."""
         if isinstance(ids, range) and ids.step == 1 and len(ids) > 1:
             self._runs.add(ids, key)
         else:
@@ -36,7 +36,7 @@ class Recipients:
         return found is not None and ids.stop <= found[0].stop and found[1] == key
 
     def take(self, ids: Sequence[int]) -> list[int | None]:
-        """Messages are no longer outstanding: the key of each."""
+        """Remove messages; returns the key of each."""
         keys: list[int | None] = []
         at = 0
         while at < len(ids):
@@ -54,7 +54,7 @@ class Recipients:
         return keys
 
     def clear(self) -> None:
-        """Nothing is outstanding."""
+        """Remove all messages."""
         self._single.clear()
         self._runs.clear()
 

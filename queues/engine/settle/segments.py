@@ -24,10 +24,10 @@ from typing import Any
 from queues.database.sql_files import array
 from queues.engine.settle.batches import KEPT, Part, Settlements, time_array
 
-#: Seconds that a segment may be settled in part: so late at most the archive has a settled message, unless so many
-#: segments are settled in part that unpacking them would hold up the consumers who are about to settle the rest.
+#: Unpack a partly settled segment after LINGER seconds. Bounds how late the archive shows a message, unless there are
+#: so many such segments that unpacking would hold up their consumers.
 LINGER, MANY = 1.0, 100
-#: Seconds by which the deliveries of one range may differ: it has the time of its first message's.
+#: Seconds by which deliveries in one range may differ. The range has the time of its first message.
 SAME_TIME = 0.01
 
 
@@ -77,7 +77,7 @@ class OpenSegments:
         return bool(self._firsts or self._singles)
 
     def add(self, first: int, count: int) -> None:
-        """A segment is stored, and all its messages are leased to this node."""
+        """Add a stored segment, whose messages are all leased to this node."""
         if self._firsts and first < self._firsts[-1]:
             insort(self._firsts, first)
         else:
@@ -86,7 +86,7 @@ class OpenSegments:
         self._open[first] = bits(0, count - 1)
 
     def add_singles(self, ids: Iterable[int]) -> None:
-        """Segments of one message each are stored, and leased to this node."""
+        """Add stored segments of one message each, leased to this node."""
         self._singles.update(ids)
 
     def take_singles(self, settled: Part) -> tuple[Part, Part]:
@@ -107,7 +107,7 @@ class OpenSegments:
         return singles, others
 
     def cut_runs(self, settled: Part) -> tuple[Ranges, Part]:
-        """Runs of acknowledgements as ranges of slots, and the settlements with a run that is not as simple as that."""
+        """Runs of acknowledgements as ranges of slots, and the settlements with a run that cannot be one range."""
         ranges, others = Ranges(), list[Settlements]()
         for one in settled:
             places = [self._place(ids, ranges) for ids, _ in one.runs]
@@ -120,7 +120,8 @@ class OpenSegments:
         return ranges, others
 
     def _place(self, ids: range, ranges: Ranges) -> int | None:
-        """The segment that has all of these messages open; None if there is none, or some are settled in `ranges`."""
+        """The segment in which all these messages are open. None: there is no such segment, or `ranges` settles
+        some."""
         first = self._segment(ids[0])
         if first is None or ids[-1] >= first + self._counts[first]:
             return None
@@ -156,7 +157,7 @@ class OpenSegments:
                 continue
             end = self._run(ids, delivered, at, first + self._counts[first])
             open = self._open[first] & ~ranges.slots.get(first, 0)
-            if bits(ids[at] - first, ids[end - 1] - first) & ~open:  # some are settled already: one at a time
+            if bits(ids[at] - first, ids[end - 1] - first) & ~open:  # some are settled already, so slot by slot
                 end = at + 1
                 if not open >> (ids[at] - first) & 1:
                     left.append(places[at])
@@ -200,7 +201,7 @@ class OpenSegments:
         }  # fmt: skip
 
     def settled(self, ranges: Ranges, time: float) -> None:
-        """These ranges are durable, since this (monotonic) time."""
+        """Note that these ranges are durable since this monotonic time."""
         finished = list[int]()
         for first in ranges.slots.keys() & self._open.keys():
             self._open[first] &= ~ranges.slots[first]
@@ -211,7 +212,7 @@ class OpenSegments:
         self.forget(finished)
 
     def lingering(self, time: float) -> list[int]:
-        """The segments that have been settled in part for too long at this (monotonic) time."""
+        """The segments that at this monotonic time have been partly settled for too long."""
         before = time - self._linger
         return [first for first, _ in takewhile(lambda one: one[1] <= before, self._partly.items())]
 
@@ -220,12 +221,12 @@ class OpenSegments:
         return LINGER * max(1.0, len(self._partly) / MANY)
 
     def lingering_in(self, time: float) -> float | None:
-        """Seconds from then until there is such a segment; None: not before something is settled."""
+        """Seconds until there is such a segment. None: not before something is settled."""
         since = next(iter(self._partly.values()), None)
         return None if since is None else max(0.0, since + self._linger - time)
 
     def stay(self, first: int) -> None:
-        """A segment cannot be unpacked: it stays until all its messages are settled."""
+        """Keep a segment that cannot be unpacked until all its messages are settled."""
         self._partly.pop(first, None)
 
     def having(self, ids: Collection[int], singles: bool = True) -> set[int]:
@@ -244,7 +245,7 @@ class OpenSegments:
         return [one for one in found if one.ids]
 
     def forget(self, firsts: Collection[int]) -> None:
-        """These segments have left the store, or are finished: their open messages have rows."""
+        """Forget segments that left the store or are finished. Their open messages have rows."""
         self._singles.difference_update(firsts)
         for first in self._counts.keys() & firsts:
             del self._counts[first], self._open[first]
@@ -266,8 +267,8 @@ def _are_disjoint(runs: list[range]) -> bool:
 
 
 def as_range(one: Settlements) -> bool:
-    """Whether acknowledgements can be written as ranges: nothing more is to be kept of them than by whom, when,
-    and whether these were jobs."""
+    """Whether acknowledgements can be written as ranges: the archive keeps only their consumer, time and whether they
+    were jobs."""
     return as_single(one) and not (one.results or one.consumers)
 
 

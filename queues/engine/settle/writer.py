@@ -37,13 +37,13 @@ from queues.engine.settle.batches import (
 from queues.engine.settle.lane import Lane
 from queues.engine.settle.part_writer import PartEffects, PartWriter
 
-#: Seconds that a batch of acknowledgements may grow: larger batches cost less a message. As long, messages that were
-#: acknowledged late and that another transaction has locked are left alone.
+#: Seconds that a batch of acknowledgements may grow. Larger batches cost less per message. Late acknowledged messages
+#: that another transaction has locked are left alone as long.
 GROWTH = 0.01
-#: The trouble of /readyz while the settlement writer cannot write.
+#: The trouble in /readyz while the settlement writer cannot write.
 SETTLING = Trouble("Acknowledgements are not written", "acknowledgements")
 
-#: By kind: the unit that failed, and what stands in the dead letter that its message becomes.
+#: By kind: the unit that failed, and the reason in its dead letter.
 FAILED = {
     SettlementKind.DELIVER: ("record", ""),
     SettlementKind.ACKNOWLEDGE: ("settlement", "acknowledged, and not removed"),
@@ -71,7 +71,7 @@ class SettlementWriter:
         self.segments = self._parts.segments
         #: Acknowledgements taken and not yet committed.
         self.unsettled = 0
-        #: The work that they are, as so many acknowledgements of single messages.
+        #: Their cost, in single acknowledgements.
         self.unwritten = 0
         self._more_in_store = more_in_store
         self._due_in = due_in
@@ -88,7 +88,7 @@ class SettlementWriter:
         self._names = KeyNames()
         #: Marks of `AuditedQueue.settling` that are not durable yet.
         self.unrecorded: set[int] = set()
-        #: The round that writes settlements given now; the last durable round.
+        #: The round that will write new settlements; the last durable round.
         self.round = 1
         self.settled = 0
         #: The last round whose hand-backs are in the store.
@@ -166,8 +166,8 @@ class SettlementWriter:
     # Called by lanes.
 
     def gather(self, lane: Lane, acks: int, work: int) -> None:
-        """A lane has something to write, so many acknowledgements more among it, which are as much work as so many
-        single ones."""
+        """Note that a lane has something to write: `acks` more acknowledgements, which cost as much as `work` single
+        ones."""
         self.unsettled += acks
         self.unwritten += work
         if lane is not self._plain and lane is not self._purges:
@@ -175,12 +175,12 @@ class SettlementWriter:
         self._wake.set()
 
     def give_up(self, acks: int, work: int) -> None:
-        """Count acknowledgements as not written."""
+        """Count acknowledgements as unwritten."""
         self.unsettled -= acks
         self.unwritten -= work
 
     def refuse(self, told: Iterable[Callable[[], None]]) -> None:
-        """Tell sessions that settlements do not arrive in the store."""
+        """Report to sessions that settlements do not reach the store."""
         for refuse in told:
             self.health.guard("session", None, refuse)
 
@@ -189,7 +189,7 @@ class SettlementWriter:
         self.unrecorded.add(mark)
 
     def end_records(self, marks: Iterable[int]) -> None:
-        """Everything before these marks is durable."""
+        """Note that everything before these marks is durable."""
         self.unrecorded.difference_update(marks)
 
     # Life.
@@ -200,7 +200,7 @@ class SettlementWriter:
 
     @property
     def _rests(self) -> bool:
-        """Whether there is nothing to write now: an audited queue whose chain is broken waits alone."""
+        """Whether there is nothing to write now. An audited queue with a broken chain does not count."""
         return self._plain.idle and self._purges.idle and all(lane.waits for lane in self._recording)
 
     @property
@@ -214,7 +214,7 @@ class SettlementWriter:
             lane.forget_leases()
 
     def forget_history(self) -> None:
-        """The store has another past: the ids gathered may belong to other messages now."""
+        """The store's history differs: gathered ids may belong to other messages now."""
         for lane in self._lanes:
             lane.forget_history()
         self._names.forget()
@@ -222,8 +222,8 @@ class SettlementWriter:
     # Writing.
 
     async def run(self, connection: Connection) -> None:
-        """Write for ever; ends by an exception when the connection is lost, and may be run again with another
-        connection. A part that was cut off is written again: deleting twice is harmless."""
+        """Write for ever. Raises when the connection is lost, and may be run again with another. An interrupted part is
+        written again, because deleting twice is harmless."""
         while True:
             await self._backoff.after(await self.write(connection), self.health, SETTLING)
             if self._rests:
@@ -278,7 +278,7 @@ class SettlementWriter:
 
     def _halve(self, part: Part, error: Exception) -> list[Part]:
         before, parts = _work(part), halve(part, error)
-        if parts:  # runs are taken apart: that is more work
+        if parts:  # runs are taken apart, which is more work
             self.unwritten += sum(map(_work, parts)) - before
         return parts
 
@@ -286,7 +286,7 @@ class SettlementWriter:
         effects = await self._parts.write(connection, lane, part)
         try:
             self._committed(lane, part, effects)
-        except Exception as error:  # it is durable, and must not be repeated
+        except Exception as error:  # durable, and must not be repeated
             if fault_of(error, connection) is Fault.LOST:
                 raise
             self.health.isolate("record", error, queue=lane.name)
@@ -339,7 +339,7 @@ class SettlementWriter:
             self.give_up(1, 1)
             self.refuse(one.told)
         buried = one.kind is SettlementKind.BURY and one.target is None and lane is self._plain
-        if one.kind is not SettlementKind.DELIVER and not buried:  # those stay leased until this node ends
+        if one.kind is not SettlementKind.DELIVER and not buried:  # they stay leased until this node ends
             counted = one.attempts[0] if one.attempts else None
             attempts = int(one.kind is SettlementKind.ACKNOWLEDGE) if counted is None else counted
             self.set_aside(id, attempts, f"{why}: {told(error)}")
