@@ -11,7 +11,7 @@ from django.contrib.auth.models import Group, User
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 
-from queues.admin.recorded import RecordedAdmin
+from queues.admin.audited import AuditedAdmin
 
 if TYPE_CHECKING:
     UserAdmin = StockUserAdmin[User]
@@ -22,7 +22,7 @@ admin.site.unregister((User, Group))
 
 
 @admin.register(User)
-class RecordedUserAdmin(RecordedAdmin, UserAdmin):
+class RecordedUserAdmin(AuditedAdmin, UserAdmin):
     show_full_result_count = True
 
     def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
@@ -32,5 +32,5 @@ class RecordedUserAdmin(RecordedAdmin, UserAdmin):
 
 
 @admin.register(Group)
-class RecordedGroupAdmin(RecordedAdmin, GroupAdmin):
+class RecordedGroupAdmin(AuditedAdmin, GroupAdmin):
     show_full_result_count = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 
 from hydra.models import Event
-from queues.admin.recorded import ReadOnlyAdmin
+from queues.admin.audited import ReadOnlyAdmin
 
 
 @admin.register(Event)

@@ -19,7 +19,7 @@ from hydra.admin.timeline import timeline_context
 from hydra.admin.view import EMPTY, JOINED, NodeView, electorate_of, moment, vote_of
 from hydra.models import Link, Node
 from hydra.notifications import CommandAction
-from queues.admin.recorded import FixedAdmin, confirm_page, confirmed, object_action, object_page, operator, row_action
+from queues.admin.audited import FixedAdmin, confirm_page, confirmed, object_action, object_page, operator, row_action
 from queues.formats.times import relative
 from queues.operations import audit_log
 

@@ -15,8 +15,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from queues.admin.audit_links import rows_address
+from queues.admin.audited import ReadOnlyAdmin, object_page
 from queues.admin.columns import column, moment, short_hash
-from queues.admin.recorded import ReadOnlyAdmin, object_page
 from queues.admin.worker import html_table
 from queues.formats.times import relative
 from queues.models import AuditAnchor, AuditChain, AuditVerification

@@ -9,11 +9,11 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
 from queues.admin.audit_links import operators_address
+from queues.admin.audited import demand, object_page, operator
 from queues.admin.columns import column
 from queues.admin.find import may_operate
 from queues.admin.keyset import KeysetAdmin
 from queues.admin.reasons import failures
-from queues.admin.recorded import demand, object_page, operator
 from queues.models import BulkOperation, BulkState
 from queues.operations import bulk
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 
+from queues.admin.audited import AbstractAdmin, ReadOnlyAdmin, demand, render_page
 from queues.admin.charts import Charts
-from queues.admin.recorded import AbstractAdmin, ReadOnlyAdmin, demand, render_page
 
 
 class ChartPageAdmin(ReadOnlyAdmin, metaclass=AbstractAdmin):

@@ -11,12 +11,12 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from queues.admin.audited import object_action, row_action
 from queues.admin.charts import format_rate, format_size
 from queues.admin.columns import anchor, column, moment, time_ago
 from queues.admin.filters import ChoiceFilter
 from queues.admin.keyset import KeysetAdmin, KeysetChangeList
 from queues.admin.links import page_of
-from queues.admin.recorded import object_action, row_action
 from queues.engine.api import LATEST, MAX_LISTED
 from queues.models import Connection
 from queues.operations import connections as operations

@@ -11,7 +11,7 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
 
-from queues.admin.recorded import AbstractAdmin, RecordedAdmin, operator
+from queues.admin.audited import AbstractAdmin, AuditedAdmin, operator
 from queues.errors import BrokerError
 from queues.store.counts import QueueCounts, many_counts
 
@@ -22,7 +22,7 @@ def messages_link(queue: int, text: object, state: int | None = None) -> str:
     return format_html('<a href="{}">{}</a>', address if state is None else f"{address}&state={state}", text)
 
 
-class CountedRows(RecordedAdmin, metaclass=AbstractAdmin):
+class CountedRows(AuditedAdmin, metaclass=AbstractAdmin):
     """The counts of the rows of a page are fetched in one query."""
 
     def queue_of(self, row: Any) -> int:

@@ -13,9 +13,9 @@ from django.db import transaction
 from django.db.models import Count
 from django.http import HttpRequest, HttpResponse
 
+from queues.admin.audited import AuditedAdmin, object_page, render_page, row_action
 from queues.admin.columns import column
 from queues.admin.generic import ModelForm
-from queues.admin.recorded import RecordedAdmin, object_page, render_page, row_action
 from queues.models import ApiKey, Connection, Subscription
 from queues.operations import keys
 
@@ -80,7 +80,7 @@ class RotateForm(forms.Form):
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(RecordedAdmin):
+class ApiKeyAdmin(AuditedAdmin):
     list_display = (
         "name", "begins", "allowed_protocols", "publish", "consume", "manage", "last_login", "created_at", "revoked_at",
     )  # fmt: skip

@@ -12,8 +12,8 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
+from queues.admin.audited import demand, operator, render_page
 from queues.admin.generic import ModelAdmin
-from queues.admin.recorded import demand, operator, render_page
 from queues.operations.definitions import (
     InvalidDefinitions,
     decode_definitions,

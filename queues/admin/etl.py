@@ -10,9 +10,9 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html
 
+from queues.admin.audited import ReadOnlyAdmin, confirm_page, confirmed, demand, object_action, object_page, operator
 from queues.admin.etl_columns import RunColumns, page
 from queues.admin.reasons import failures
-from queues.admin.recorded import ReadOnlyAdmin, confirm_page, confirmed, demand, object_action, object_page, operator
 from queues.config.settings import settings
 from queues.etl import runs, schedules
 from queues.etl.options import RunOptions, default_output

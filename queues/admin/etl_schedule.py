@@ -10,11 +10,11 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from queues.admin.audited import operator
 from queues.admin.columns import column
 from queues.admin.etl_columns import page
 from queues.admin.generic import ModelForm
 from queues.admin.planned import PlannedAdmin, moment_shown
-from queues.admin.recorded import operator
 from queues.etl import schedules
 from queues.models import EtlRun, EtlSchedule
 

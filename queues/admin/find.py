@@ -13,10 +13,10 @@ from django.utils import timezone
 from django.utils.functional import lazy
 
 from queues.admin import payload
+from queues.admin.audited import demand, render_page
 from queues.admin.columns import queue_shown, state_name
 from queues.admin.generic import ModelAdmin
 from queues.admin.life import ID
-from queues.admin.recorded import demand, render_page
 from queues.errors import BrokerError
 from queues.formats.times import zone
 from queues.models import BulkAction, Message, Outcome, Queue

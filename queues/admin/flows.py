@@ -9,9 +9,9 @@ from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
+from queues.admin.audited import demand, render_page
 from queues.admin.flow_picture import draw
 from queues.admin.generic import ModelAdmin
-from queues.admin.recorded import demand, render_page
 from queues.operations.flows import Flows, Topic, busiest_flows, flows_around, list_topics
 from queues.permissions.addresses import InvalidAddress, parse_address
 

@@ -16,13 +16,13 @@ from django.template.response import TemplateResponse
 from django.urls import get_script_prefix, reverse
 from django.utils.translation import get_language
 
+from queues.admin.audited import demand, operator
 from queues.admin.charts import Charts, format_number, format_rate, format_seconds, format_size
 from queues.admin.columns import queue_shown, time_ago
 from queues.admin.find import find_address
 from queues.admin.history import DEFAULT_SPAN, history, history_charts
 from queues.admin.links import listed, page_of
 from queues.admin.reasons import reasons_address
-from queues.admin.recorded import demand, operator
 from queues.errors import BrokerError
 from queues.formats.times import duration
 from queues.operations.backends import end_backend

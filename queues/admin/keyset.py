@@ -14,7 +14,7 @@ from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
-from queues.admin.recorded import ReadOnlyAdmin
+from queues.admin.audited import ReadOnlyAdmin
 
 AFTER = "after"
 

@@ -12,10 +12,10 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from queues.admin.audit_links import rows_address, rows_of_peer
+from queues.admin.audited import FixedAdmin, object_action, row_action
 from queues.admin.columns import anchor, column
 from queues.admin.counted import CountedRows
 from queues.admin.links import page_of
-from queues.admin.recorded import FixedAdmin, object_action, row_action
 from queues.admin.worker import html_table
 from queues.formats.times import clock, relative
 from queues.models import Mailbox

@@ -11,11 +11,11 @@ from django.urls import reverse
 from django.utils.html import format_html
 
 from queues.admin import payload
+from queues.admin.audited import AbstractAdmin, demand
 from queues.admin.columns import column
 from queues.admin.keyset import KeysetAdmin
 from queues.admin.life import life_shown
 from queues.admin.operate import operation_links
-from queues.admin.recorded import AbstractAdmin, demand
 
 
 class MessageColumns(KeysetAdmin, metaclass=AbstractAdmin):

@@ -2,7 +2,7 @@
 
 from django.contrib import admin
 
-from queues.admin.recorded import ReadOnlyAdmin
+from queues.admin.audited import ReadOnlyAdmin
 from queues.models import Node
 
 

@@ -13,10 +13,10 @@ from django.db.models import Q
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
+from queues.admin.audited import confirmed, demand, operator, render_page
 from queues.admin.find import FindForm, actions_of, archived_rows, destroys, live_rows, may_operate
 from queues.admin.generic import ModelAdmin
 from queues.admin.life import ID
-from queues.admin.recorded import confirmed, demand, operator, render_page
 from queues.errors import BrokerError, OperationError
 from queues.formats.limits import MAX_DELAY
 from queues.models import BulkAction, BulkOperation, BulkState, Message

@@ -12,8 +12,8 @@ from django.http import HttpRequest
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import mark_safe
 
+from queues.admin.audited import AbstractAdmin, AuditedAdmin, row_action
 from queues.admin.columns import column
-from queues.admin.recorded import AbstractAdmin, RecordedAdmin, row_action
 from queues.formats.cron import cron_problem, explain
 from queues.formats.times import local, relative
 from queues.schedules.planning import save_planned, set_enabled, upcoming
@@ -22,7 +22,7 @@ from queues.schedules.planning import save_planned, set_enabled, upcoming
 UPCOMING = 5
 
 
-class PlannedAdmin(RecordedAdmin, metaclass=AbstractAdmin):
+class PlannedAdmin(AuditedAdmin, metaclass=AbstractAdmin):
     """Periodic jobs and ETL schedules."""
 
     actions = ("run_now", "enable", "disable", "delete_selected")

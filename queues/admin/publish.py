@@ -13,9 +13,9 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
+from queues.admin.audited import demand, operator, render_page
 from queues.admin.generic import ModelAdmin
 from queues.admin.life import ID
-from queues.admin.recorded import demand, operator, render_page
 from queues.api import publish
 from queues.errors import BrokerError
 from queues.formats.contents import NoSuchContent, json_of_msgpack, msgpack_of_json

@@ -14,6 +14,7 @@ from django.utils.safestring import SafeString
 
 from queues.admin import definitions
 from queues.admin.audit_links import operators_address
+from queues.admin.audited import GONE, confirm_page, confirmed, object_action, operator, row_action, to_type
 from queues.admin.charts import format_rate, sparkline
 from queues.admin.columns import column, queue_shown, state_name
 from queues.admin.counted import CountedRows, messages_link
@@ -24,7 +25,6 @@ from queues.admin.operate import queue_links
 from queues.admin.publish import may_publish
 from queues.admin.queue_panel import NO_FIGURES, list_figures, queue_panel
 from queues.admin.reasons import few_reasons
-from queues.admin.recorded import GONE, confirm_page, confirmed, object_action, operator, row_action, to_type
 from queues.models import Queue, QueueKind
 from queues.operations import audit_log
 from queues.operations import messages as message_operations

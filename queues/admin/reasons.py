@@ -12,11 +12,11 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
+from queues.admin.audited import demand, render_page
 from queues.admin.columns import queue_shown, time_ago
 from queues.admin.find import may_operate
 from queues.admin.generic import ModelAdmin
 from queues.admin.links import page_of
-from queues.admin.recorded import demand, render_page
 from queues.errors import BrokerError
 from queues.models import BulkAction, Queue
 from queues.operations.messages import get_queue

@@ -10,12 +10,12 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from queues.admin import flows
+from queues.admin.audited import AuditedAdmin, FixedAdmin
 from queues.admin.charts import format_number, format_rate
 from queues.admin.columns import anchor, column
 from queues.admin.counted import CountedRows
 from queues.admin.generic import ModelForm
 from queues.admin.links import page_of
-from queues.admin.recorded import FixedAdmin, RecordedAdmin
 from queues.models import Route, Subscription
 from queues.operations import queues as queue_operations
 from queues.operations import routes
@@ -74,7 +74,7 @@ class RouteForm(ModelForm):
 
 
 @admin.register(Route)
-class RouteAdmin(RecordedAdmin):
+class RouteAdmin(AuditedAdmin):
     form = RouteForm
     list_display = ("source", "target", "carried", "rate", "created_at")
     search_fields = ("source", "target")

@@ -9,9 +9,9 @@ from django.contrib import admin
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from queues.admin.audited import ReadOnlyAdmin
 from queues.admin.columns import anchor, column, moment, time_ago
 from queues.admin.links import job_message, link, message_pages, page_of, queue_pages
-from queues.admin.recorded import ReadOnlyAdmin
 from queues.formats.times import duration, relative
 from queues.models import Worker
 

@@ -37,7 +37,16 @@ from queues.engine.isolation import StoreBackoff, carry_out, halves
 from queues.engine.mailbox.handover import MAX_MOVES, Leave, Move, Take, first_moves, is_again, leave, take
 from queues.engine.mailbox.items import Acks, Ask, Forward, Letters, Sent
 from queues.engine.mailbox.mailbox import Mailbox, MailboxHolder
-from queues.engine.mailbox.transaction import CHAIN, DROPPED, MAX_CLAIMS, MAX_LOCALS, Claim, Exchange, Item, only
+from queues.engine.mailbox.transaction import (
+    CHAIN,
+    DROPPED,
+    MAX_CLAIMS,
+    MAX_LOCALS,
+    Claim,
+    Item,
+    MailboxTransaction,
+    only,
+)
 from queues.engine.message import Counts
 from queues.engine.node import LocalNode
 from queues.engine.options import EngineOptions
@@ -342,28 +351,29 @@ class MailboxService:
         if isinstance(part[0], MOVES):
             await self._move(connection, part)
             return
-        exchange = await self._exchange(connection, part)
+        transaction = await self._run_transaction(connection, part)
         if self._parts and self._parts[0] is part:  # else its connections were told that the fate is unknown
             try:
-                self._deliver(exchange)
+                self._deliver(transaction)
             except Exception as error:  # it is durable, and must not be done again
                 self.health.isolate("delivery of letters", error)
-            for mailbox in exchange.asking:
+            for mailbox in transaction.asking:
                 if not mailbox.gone:
-                    self._tell(mailbox, mailbox.holder.answer, exchange.names)
-        for queue in exchange.overfull:
+                    self._tell(mailbox, mailbox.holder.answer, transaction.names)
+        for queue in transaction.overfull:
             await self.settlements.max_length.keep(connection, queue)
 
-    async def _exchange(self, connection: Connection, part: Part, careful: bool = False) -> Exchange:
+    async def _run_transaction(self, connection: Connection, part: Part, careful: bool = False) -> MailboxTransaction:
         """Write items; again, with care, if a message has the key of a letter already: that is rare."""
-        exchange = Exchange(part, self._locals(part), self.node.id, self.options, self._strays.take, careful)
+        mailboxes, may_record = self._locals(part), self._strays.take
+        transaction = MailboxTransaction(part, mailboxes, self.node.id, self.options, may_record, careful)
         try:
-            await exchange.run(connection)
+            await transaction.run(connection)
         except UniqueViolation:
             if careful:
                 raise
-            return await self._exchange(connection, part, careful=True)
-        return exchange
+            return await self._run_transaction(connection, part, careful=True)
+        return transaction
 
     def _refuse(self, part: Part, error: Exception) -> None:
         """One item cannot be written: its connection ends."""
@@ -411,12 +421,12 @@ class MailboxService:
         wanting = dict.fromkeys(mailbox for mailbox in chain(named, everyone) if mailbox.wants)
         return list(islice(wanting, MAX_LOCALS))
 
-    def _count_dropped(self, exchange: Exchange) -> None:
+    def _count_dropped(self, transaction: MailboxTransaction) -> None:
         """Count letters that were not stored, and say in the log whose they are: a single letter has no answer.
 
         Once in a while for each sender and reason, however many letters and recipients it makes up.
         """
-        for (sender, reason), recipients in exchange.dropped.items():
+        for (sender, reason), recipients in transaction.dropped.items():
             self.counts.dropped += len(recipients)
             self.dropped[reason] += len(recipients)
             why = DROPPED[reason]
@@ -429,34 +439,34 @@ class MailboxService:
                     extra={"peer": sender},
                 )  # fmt: skip
 
-    def _deliver(self, exchange: Exchange) -> None:
+    def _deliver(self, transaction: MailboxTransaction) -> None:
         """After the commit."""
-        self.counts.published += exchange.stored
-        if exchange.last is not None:
-            self.confirmed.note(*exchange.last, self.waiting_since)
-        if exchange.dropped:
-            self._count_dropped(exchange)
-        self.counts.acknowledged += exchange.settled
-        self.counts.stray_acks += exchange.stray
-        for mailbox, news, claim in exchange.claims:
+        self.counts.published += transaction.stored
+        if transaction.last is not None:
+            self.confirmed.note(*transaction.last, self.waiting_since)
+        if transaction.dropped:
+            self._count_dropped(transaction)
+        self.counts.acknowledged += transaction.settled
+        self.counts.stray_acks += transaction.stray
+        for mailbox, news, claim in transaction.claims:
             self.counts.claimed += claim.taken
             mailbox.claimed(claim, news)
         time = now()
-        for mailbox, letters in exchange.deliveries.items():
+        for mailbox, letters in transaction.deliveries.items():
             self._tell(mailbox, mailbox.deliver, letters, time)
-        for queue, (id, node) in exchange.left.items():
+        for queue, (id, node) in transaction.left.items():
             if node == self.node.id:
                 self.more_in_store(queue, id)
             else:
                 self.announce(queue, id)
-        for queue, id in exchange.ready.items():
+        for queue, id in transaction.ready.items():
             self.announce(queue, id)
-        for mailbox, failure, unforeseen in exchange.undeliverable:
+        for mailbox, failure, unforeseen in transaction.undeliverable:
             if unforeseen is not None:
                 self.health.isolate("letter", unforeseen, peer=mailbox.name, message=failure.id)
             if mailbox.policy is not None:
                 self.settlements.bury(mailbox.policy, failure)
-        for mailbox, *_ in exchange.claims:
+        for mailbox, *_ in transaction.claims:
             self._want(mailbox)
 
     # Moves.

@@ -83,7 +83,7 @@ def joined(columns: Iterable[Iterable[T]]) -> list[T]:
     return [*chain.from_iterable(columns)]
 
 
-class Exchange:
+class MailboxTransaction:
     """One transaction's work and result; the attributes from `deliveries` on are valid after `run`."""
 
     def __init__(

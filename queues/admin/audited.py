@@ -136,7 +136,7 @@ def row_action(
     one. `event` is its name in the record, with a `detail`; `log` tells that it is done."""
 
     @admin.action(description=description, permissions=[permission])
-    def act(self: RecordedAdmin, request: HttpRequest, queryset: Iterable[Any]) -> HttpResponse | None:
+    def act(self: AuditedAdmin, request: HttpRequest, queryset: Iterable[Any]) -> HttpResponse | None:
         chosen = list(queryset)
         if not chosen:
             self.message_user(request, GONE, messages.WARNING)
@@ -152,7 +152,7 @@ def row_action(
     return act
 
 
-class RecordedAdmin(ModelAdmin):
+class AuditedAdmin(ModelAdmin):
     """Records additions, changes and deletions in their transactions; actions call `record_action` or `log_done`. A
     deletion asks first, on a page that lists all that goes and wants the name typed."""
 
@@ -303,7 +303,7 @@ class RecordedAdmin(ModelAdmin):
         return super().log_change(request, obj, message)
 
 
-class FixedAdmin(RecordedAdmin):
+class FixedAdmin(AuditedAdmin):
     """Rows that the broker makes: the admin adds and changes none, so Django only shows the `fields`. Operators may act
     on them, on pages of their own.
     """
