@@ -248,6 +248,8 @@ def follows_its_life_and_publishes_it_again(night: Night, message: str) -> None:
     night.open()
     night.see("#broker-problems", "orders has a dead letter")
     night.click("#broker-problems a[href*='queue=orders']")
+    night.see("#reasons", "no such account")
+    night.click("#reasons .do a")
     night.see("#changelist tbody", "anne@examlpe")
     night.follow(message)
     night.see(".field-life", "no such account")
@@ -311,8 +313,7 @@ def preview_all(night: Night, action: str) -> None:
 def puts_dead_letters_back(night: Night) -> None:
     night.open()
     night.click("#broker-problems a[href*='queue=emails']")
-    night.see("#changelist tbody", "emails")
-    preview_all(night, "put-back")
+    night.click("#reasons .do a[href*='put-back']")
     night.see("#count", f"{DEAD:,} messages")
     night.click(".submit-row [type=submit]")
     night.see(".field-state .readonly", "done")

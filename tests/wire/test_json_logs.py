@@ -12,7 +12,6 @@ from wire.sspq.codec import encode_send
 def test_lines_name_connection_key_queue_address_and_reason(store: Database) -> None:
     with Broker(store, BROKER_LOG_FORMAT="json") as running:
         with store.refusing(b"bad"), Sspq(running.sspq) as client:
-            port = client.socket.getsockname()[1]
             client.send(encode_send(b"bad", 3))
             assert client.rest() == b""
         with store.refusing(b"bad"), Blip(running.blipmq) as client:
@@ -22,15 +21,15 @@ def test_lines_name_connection_key_queue_address_and_reason(store: Database) -> 
         with Blip(running.blipmq) as client:
             client.send(b"\xff" * 64)
             client.rest()
-        wait_until(lambda: "closed 1 connection(s)" in running.log)
+        wait_until(lambda: "blipmq closed 1 connection(s)" in running.log)
         assert running.stop() == 0
         lines = objects(running.log)
     [lost] = [line for line in lines if "was not stored" in line["message"]]
-    assert (lost["connection"], lost["queue"]) == (f"sspq 127.0.0.1:{port}", "sspq")
+    assert (lost["listener"], lost["address"], lost["reason"]) == ("sspq", "127.0.0.1", "unstored")
     failed = [line for line in lines if "one publish failed" in line["message"]]
     assert [line["address"] for line in failed] == ["queue:sspq", "topic:named"]
     assert failed[1]["key"] == store.value("select id from queues_apikey where name = %s", KEY)
-    [closed] = [line for line in lines if "closed 1 connection(s)" in line["message"]]
+    [closed] = [line for line in lines if "blipmq closed 1 connection(s)" in line["message"]]
     assert (closed["listener"], closed["address"], closed["reason"]) == ("blipmq", "127.0.0.1", "protocol")
 
 

@@ -122,7 +122,7 @@ def test_a_key_revoked_in_the_list_ends_its_connections_for_good(
     key = ApiKey.objects.get(name="app")
     with Blip(broker.blipmq, "app-key") as client:
         assert client.ask() == []
-        given = {"action": "revoke", "_selected_action": [str(key.pk)]}
+        given = {"action": "revoke", "_selected_action": [str(key.pk)], "confirmed": "yes"}
         admin_client.post(reverse("admin:queues_apikey_changelist"), given)
         assert told(Changed("key", key.pk))
         assert client.rest() == b""

@@ -253,7 +253,8 @@ class Proxy:
                 sink.shutdown(socket.SHUT_WR)
 
     def silence(self) -> None:
-        """Let nothing more through the connections that there are."""
+        """Let nothing more through the connections that there are, of which there is one at least in a moment."""
+        wait_until(lambda: self._pairs, "a connection")
         self._silent.update(each for pair in self._pairs for each in pair)
 
     def cut(self) -> None:

@@ -118,7 +118,7 @@ class TestRuns:
     ) -> None:
         for _ in range(rows):
             succeeded()
-        with django_assert_num_queries(2 + 2):  # session and user; the number, the page
+        with django_assert_num_queries(2 + 3):  # session and user; the number, the page, the reasons of failures
             admin_client.get(RUNS)
 
     def test_a_page_takes_as_many_queries_whatever_there_is_to_draw(

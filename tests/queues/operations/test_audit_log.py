@@ -84,7 +84,7 @@ def test_additions_changes_and_deletions_are_recorded_with_user_and_fields(admin
     assert recorded() == [
         ("add", "queue:orders", "admin", ""),
         ("change", "queue:orders", "admin", "Paused, Max length"),
-        ("delete", "queue:orders", "admin", "3 ready, 0 leased, 0 delayed, 0 dead"),
+        ("delete", "queue:orders", "admin", "3 ready, 0 unacknowledged, 0 delayed, 0 dead"),
     ]
 
 
@@ -103,7 +103,7 @@ def test_actions_on_queues_are_recorded_with_what_they_did(admin_client: Client)
     act(admin_client, "queue", "delete_selected", other.pk, confirmed="yes", typed="other")
     assert recorded() == [
         ("purge", "queue:orders", "admin", "2 ready, 1 delayed"),
-        ("delete", "queue:other", "admin", "0 ready, 0 leased, 0 delayed, 0 dead"),
+        ("delete", "queue:other", "admin", "0 ready, 0 unacknowledged, 0 delayed, 0 dead"),
     ]
 
 
@@ -142,7 +142,7 @@ def test_keys_are_recorded_without_their_values(admin_client: Client) -> None:
     )
     key = ApiKey.objects.get()
     submit(admin_client, address("apikey", "change", key.pk), protocols=["sspq"], publish="orders")
-    act(admin_client, "apikey", "revoke", key.pk)
+    act(admin_client, "apikey", "revoke", key.pk, confirmed="yes")
     found = recorded()
     assert found == [
         ("add", "key:billing", "admin", ""),

@@ -13,6 +13,7 @@ from unittest.mock import Mock
 import pytest
 
 from queues.engine.api import Destination, Grant
+from queues.engine.message import Counts
 from queues.permissions.rules import Operation
 from tests.waiting import PATIENCE
 from wire.overhop.codec.fields import DomainError
@@ -36,6 +37,7 @@ class FakeEngine:
         self.answers: list[Any] = []
         self.published: list[tuple[Destination, int | None]] = []
         self.asked = asyncio.Queue[str]()
+        self.counts = Counts()
 
     async def _answer(self, what: str) -> Any:
         self.asked.put_nowait(what)

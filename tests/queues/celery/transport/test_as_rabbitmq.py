@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from queues.celery.transport.exchanges import matches_topic
 from queues.models import Queue as StoredQueue
 from tests.queues.celery.transport.conftest import Connect
 from tests.queues.celery.transport.tables import Tables
+from tests.waiting import wait_until
 
 ORDERS = Queue("orders")
 
@@ -156,7 +158,14 @@ def test_an_exclusive_queue_is_its_connections_alone(connect: Connect, tables: T
     assert mine.queue_delete("mine") == 1
     mine.queue_declare("mine", exclusive=True, auto_delete=True)
     owner.release()
-    other.queue_declare("mine", exclusive=True, auto_delete=True)
+
+    def is_free() -> bool:
+        with contextlib.suppress(ChannelError):
+            other.queue_declare("mine", exclusive=True, auto_delete=True)
+            return True
+        return False
+
+    wait_until(is_free, "PostgreSQL has ended the session, and with it the lock")
 
 
 def test_remote_control_of_a_worker_that_reconnects_is_not_locked_by_its_former_connection(connect: Connect) -> None:

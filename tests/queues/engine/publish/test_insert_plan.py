@@ -67,7 +67,7 @@ def test_it_is_the_same_plan(
     segment_messages: int, changes: dict[str, Any], added: list[tuple[PublishGroup, Targets, str]], wanted: int | None
 ) -> None:
     policies = {1: replace(POLICY, **changes), 2: replace(POLICY, id=2, name="other")}
-    buffers: Any = {} if wanted is None else {1: SimpleNamespace(wanted=lambda now: wanted)}
+    buffers: Any = {} if wanted is None else {1: SimpleNamespace(prefetch=SimpleNamespace(wanted=lambda now: wanted))}
     plans = []
     with pytest.MonkeyPatch.context() as patch:
         for _ in range(2):

@@ -440,7 +440,7 @@ async def test_an_idle_subscription_goes_with_what_is_open_of_its_segments(engin
     )  # fmt: skip
     parameters = ALL | {"days": 7, "limit": 1}
     with store.connection.cursor(row_factory=tuple_row) as cursor:
-        assert cursor.execute(statement("drop_idle_subscriptions"), parameters).fetchall() == [(1,)]
+        assert cursor.execute(statement("drop_idle_subscriptions"), parameters).fetchall() == [(1, 3)]
     assert (segments(store), store.messages(queue)) == (0, [])
     assert store.rows("select from queues_segmentsettlement") == []
 
