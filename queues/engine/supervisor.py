@@ -144,6 +144,8 @@ class Supervisor:
         jobs = map(self._keep_running, self._engine.jobs)
         watches = self._watch_waits(), watch(dict(connections.items()), WATCH), connections.lost.wait()
         tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in (*jobs, *watches)]
+        for task in tasks:
+            task.add_done_callback(_heard)
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -287,6 +289,12 @@ class Supervisor:
 def _waited(part: Writing, awake_since: float) -> float:
     """Seconds that what a part has taken waits for the database, of those since this process works."""
     return 0.0 if part.waiting_since is None else now() - max(part.waiting_since, awake_since)
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    """Look at a job's error: the first one is told, and the others of a lost database say the same."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:

@@ -222,15 +222,14 @@ def test_a_session_that_holds_back_vacuum_dead_rows_and_bloat_are_told(monkeypat
             monkeypatch.setattr(overview, "HELD_SECONDS", 0)
             sql("analyze queues_scratch", "delete from queues_scratch where n < 3000")
             flush_statistics()
-            wait_until(lambda: found("dead-rows"), "dead rows that are counted")
-            kinds = {one.kind: one for one in found("dead-rows", "holder")}
-            assert "queues_scratch has 2,999 dead rows beside 1 live ones" in kinds["dead-rows"].text
-            assert f"pid {holder.info.backend_pid}, has had a transaction open" in kinds["holder"].text
+            counted = "queues_scratch has 2,999 dead rows beside 1 live ones"  # other tests leave some in other tables
+            wait_until(lambda: any(counted in one.text for one in found("dead-rows")), "dead rows that are counted")
+            held = f"pid {holder.info.backend_pid}, has had a transaction open"
+            assert any(held in one.text for one in found("holder"))
         sql("vacuum analyze queues_scratch")
-        [one] = found("bloat", "dead-rows", "holder")
-        assert (one.kind, one.id) == ("bloat", "queues_scratch")
+        assert [one.kind for one in found("bloat", "dead-rows") if "queues_scratch" in one.text] == ["bloat"]
         sql("vacuum full analyze queues_scratch")
-        assert found("bloat", "dead-rows", "holder") == []
+        assert not [one for one in found("bloat", "dead-rows") if "queues_scratch" in one.text]
     finally:
         sql("drop table queues_scratch")
 
