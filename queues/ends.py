@@ -33,6 +33,6 @@ _lock = Lock()
 
 
 def ended(how: How, count: int = 1) -> None:
-    """So many messages have ended in this way. For any thread."""
+    """Count messages that ended in this way. Thread-safe."""
     with _lock:
         ends[how] += count

@@ -1,12 +1,12 @@
-"""Log lines whose number a client or another server chooses: so many of a kind in a time, the others are counted."""
+"""Bounds log lines whose number a client or another server chooses. Further ones are counted."""
 
 from __future__ import annotations
 
 from typing import Final
 
-#: Seconds, and lines in them, of faults of a kind: each has a traceback.
+#: Interval in seconds and limit of lines for faults of one kind, which have tracebacks.
 FAULTS: Final = 10.0, 20
-#: Keys that a throttle tells apart, such as addresses of clients, within one interval; all others share one.
+#: Limit of keys, such as clients' addresses, in one interval. Further keys share one.
 MAX_KEYS: Final = 10_000
 #: The key of the others.
 OTHERS: Final = "\0others"
@@ -15,8 +15,7 @@ OTHERS: Final = "\0others"
 class LogThrottle:
     """Lets at most `lines` reports per key through in each `interval` seconds, and counts what it held back.
 
-    Names that clients choose are no keys that bound anything: with very many keys the newest share one.
-    """
+    Clients may choose the keys, so their number is bounded: beyond it the newest share one. """
 
     def __init__(self, interval: float = 1.0, lines: int = 1) -> None:
         self._interval = interval

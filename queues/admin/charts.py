@@ -75,7 +75,7 @@ FORMATS: dict[str, Format] = {
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Figures of one kind, one for each place; None: there is none."""
+    """Figures of one kind, one per place. None: no figure."""
 
     label: str
     values: Sequence[float | None]

@@ -24,7 +24,7 @@ from queues.operations.monitor import reader
 from queues.operations.reasons import FEW_LETTERS, MAX_LETTERS, ReasonGroup, dead_reasons, grouped
 from queues.store.counts import QueueCounts, queue_counts
 
-#: Queues of which the page of all has reasons; groups that the page of a queue shows, and the page of reasons.
+#: Limits: queues on the page of all reasons, groups on a queue's page, groups on the page of reasons.
 MAX_QUEUES, MAX_FEW, MAX_GROUPS = 50, 10, 200
 #: Rows of other kinds that failed, the newest.
 MAX_FAILED = 200

@@ -24,7 +24,7 @@ WAITING: Final = (
     "select {} from pg_stat_activity where pid = %s and wait_event = 'SyncRep'"
     " and query_start <= clock_timestamp() - make_interval(secs => %s)"
 )
-#: Whether a session's commit has waited for so many seconds; the same, and ends the wait.
+#: Finds a session whose commit has waited too long; the same, and ends the wait.
 FIND: Final = WAITING.format("true").encode()
 END: Final = WAITING.format("pg_cancel_backend(pid)").encode()
 
@@ -34,9 +34,8 @@ UNCONFIRMED: Final = "is stored on the primary, and no synchronous standby has c
 class CommitWatch:
     """Watches the commits of this thread within its block, over a connection of its own once something lasts.
 
-    `waited` says whether a commit has waited for a synchronous standby for so many seconds. Then `tell` is called once,
-    in another thread; without `tell` that wait is ended, and all later ones of the block at once.
-    """
+    `waited`: a commit has waited `seconds` for a synchronous standby. `tell` is then called once, in another thread.
+    Without `tell` the wait is ended, and later waits of the block are ended at once. """
 
     def __init__(self, seconds: float, tell: Callable[[], object] | None = None, using: str = DEFAULT_DB_ALIAS) -> None:
         self.waited = False

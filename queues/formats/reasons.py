@@ -1,4 +1,4 @@
-"""Reasons of failures without what differs from one message to the next, so that those with one cause are a group."""
+"""Fingerprints of failure reasons: what differs between messages is replaced, so that one cause is one group."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 from functools import lru_cache
 from typing import Final
 
-#: Characters of a reason that count.
+#: Characters of a reason that are compared.
 MAX_REASON: Final = 500
-#: The group of those that have no reason.
+#: The group of messages without a reason.
 NO_REASON: Final = "no reason was given"
-#: All digits count alike, so that most reasons that differ need not be looked at one by one.
+#: Replaces every digit by 0, so that most differing reasons share one cache entry.
 _ZEROED: Final = str.maketrans("123456789", "000000000")
 
-#: What is replaced, one kind after the other: the marks without one of which there is none, and the pattern with the
-#: placeholders. An apostrophe within a word quotes nothing.
+#: The kinds of replaced parts, in order: characters of which one must be present, and the pattern with named
+#: placeholders. An apostrophe within a word is not a quote.
 _KINDS: Final = tuple(
     (frozenset(marks), re.compile(pattern))
     for marks, pattern in (
@@ -43,8 +43,7 @@ _KINDS: Final = tuple(
 def fingerprint(text: str | None) -> str:
     """A reason with numbers, ids, times, addresses and quoted values replaced by placeholders such as `<number>`.
 
-    Only the first `MAX_REASON` characters count. Of an empty one `NO_REASON`.
-    """
+    Only the first `MAX_REASON` characters count. An empty reason gives `NO_REASON`. """
     return _of_zeros((text or "")[:MAX_REASON].translate(_ZEROED))
 
 

@@ -209,7 +209,7 @@ def _of_log(first_id: int, using: str) -> Iterator[Step]:
 
 
 def _time(text: object) -> datetime.datetime | None:
-    """A time as PostgreSQL writes it into JSON; None if it is none."""
+    """A time as PostgreSQL writes it into JSON; None for other text."""
     try:
         at = datetime.datetime.fromisoformat(str(text))
     except ValueError:

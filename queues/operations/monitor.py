@@ -31,7 +31,7 @@ from queues.store.samples import ALL_QUEUES, SPANS, read_series
 
 #: Seconds for which a look holds, one at what changes slowly, and one at the samples, unless there is a new one.
 AGE, SLOW_AGE, SAMPLES_AGE = 1.0, 15.0, 60.0
-#: A look holds for so many times as long as it took.
+#: A result is valid for this many times as long as it took.
 REST = 50
 #: Milliseconds that a statement may take, and the one that looks for first messages.
 LIMIT, OLDEST_LIMIT = 2000, 500

@@ -19,7 +19,7 @@ from queues.permissions.addresses import queue_words
 
 #: Of one kind, the rest is counted.
 MAX_SHOWN = 5
-#: A queue grows that has so many messages more than some minutes ago, and by this factor; over so many samples.
+#: A growing queue: least difference of messages and least factor within some minutes, and the number of samples.
 GROWN, GROWTH, SAMPLES = 100, 1.2, 3
 #: Seconds for which the first message waits before a queue without a consumer is worth a word.
 WAITS = 30.0
@@ -134,7 +134,8 @@ def _of_producers(state: BrokerState) -> Iterator[QueueState]:
 
 
 def _of_queues(state: BrokerState) -> Iterable[Problem]:
-    """What is wrong with queues, each of which has one cause as a rule: its first problem says the others too."""
+    """The problems of queues, one per queue. A queue usually has one cause, so its first problem also names the
+    others."""
     found: dict[object, Problem] = {}
     for problem in chain(_deserted(state), _growing(state), _dead_letters(state)):
         first = found.get(problem.id)

@@ -22,7 +22,7 @@ LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class ReasonGroup:
-    """Failures with one `reason`, a fingerprint: dead letters of one queue, or rows of another kind, the last of which
+    """Failures with one `reason` (a fingerprint): dead letters of one queue, or rows of another kind, the last of which
     has the `id`. `example` is one of their texts."""
 
     queue: int
@@ -37,7 +37,7 @@ class ReasonGroup:
 def dead_reasons(
     queues: Sequence[int], letters: int, *, moved: bool = False, using: str = DEFAULT_DB_ALIAS
 ) -> list[ReasonGroup]:
-    """The groups of the newest dead letters of some queues, all together at most so many; the largest group first.
+    """The groups of the newest dead letters of some queues, at most `letters` in all; the largest group first.
 
     With `moved` of those in dead-letter queues. One query, or a smaller second one where the first takes longer than
     two seconds. Raises django.db.OperationalError when that does too.

@@ -253,7 +253,7 @@ class Proxy:
                 sink.shutdown(socket.SHUT_WR)
 
     def silence(self) -> None:
-        """Let nothing more through the connections that there are, of which there is one at least in a moment."""
+        """Let nothing more through the open connections, after waiting for the first one."""
         wait_until(lambda: self._pairs, "a connection")
         self._silent.update(each for pair in self._pairs for each in pair)
 

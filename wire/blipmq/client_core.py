@@ -17,9 +17,9 @@ PAUSE: Final = Backoff(0.001, 0.1, even)
 #: The first request id. Delivery tags count from 1, so that an answer always shows which of the two it names.
 FIRST_REQUEST: Final = 1 << 63
 
-#: After so many publishes, or bytes of them, that are kept to be sent again the broker is asked to confirm them.
+#: Kept publishes, or bytes of them, after which the broker is asked to confirm them.
 CONFIRM_COUNT, CONFIRM_BYTES = 256, 1 << 20
-#: With so many of them unconfirmed a client publishes no more for now.
+#: Limits of unconfirmed publishes and their bytes. A client at the limit waits.
 UNCONFIRMED_COUNT, UNCONFIRMED_BYTES = 65_536, 16 << 20
 
 #: Bytes of a batch of publishes that are sent together.

@@ -68,7 +68,7 @@ class Link:
         return self._error is not None
 
     def ready(self, timeout: float | None = None) -> bool:
-        """Return True with a connection, False when there is none in time. Raises why there will be none."""
+        """Return whether there is a connection in time. Raises the error that ended the link for good."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             if self._error is not None:
@@ -224,7 +224,7 @@ class AsyncLink:
         return self._error is not None
 
     async def ready(self, timeout: float | None = None) -> bool:
-        """Return True with a connection, False when there is none in time. Raises why there will be none."""
+        """Return whether there is a connection in time. Raises the error that ended the link for good."""
         if self._driver is not None:
             return True
         with contextlib.suppress(TimeoutError):

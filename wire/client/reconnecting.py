@@ -66,7 +66,7 @@ class Reconnecting:
         return self._backoff is not None and (not isinstance(error, TlsFailed) or error.passing)
 
     def connected(self, resent: int = 0) -> None:
-        """There is a connection; so many messages are sent once more on it."""
+        """Report a connection, on which `resent` messages are sent again."""
         again = self._connected_at is not None
         self._connected_at = time.monotonic()
         self._tell(Event("connected", again=again))

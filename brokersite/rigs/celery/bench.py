@@ -56,7 +56,7 @@ class CelerySystem:
     def measure(
         self, count: int, producers: int, options: Sequence[str], halves: Sequence[bool] = (False, True)
     ) -> Figures:
-        """One round, of which a half is without or with a backlog. Raises BenchError."""
+        """One round: a half without a backlog and a half with one. Raises BenchError."""
         figures: Figures = {"messages": len(halves) * count, "lost": 0, "duplicates": 0}
         for backlog in halves:
             self._runs += 1

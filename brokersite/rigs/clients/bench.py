@@ -34,7 +34,7 @@ from queues.processes import childprocess
 PROGRAM: Final = "brokersite.rigs.clients.program"
 #: Seconds that a program may take.
 TIMEOUT: Final = 500.0
-#: Messages of which one is in flight, at most.
+#: Limit of messages for the measurement with one in flight.
 ALONE: Final = 1000
 #: Messages that a queue is filled with in one go.
 FILLED: Final = 1000
@@ -165,8 +165,8 @@ class Programs:
             return self.result(process)
 
     def checked(self, driver: RunDriver, consumer: RigProcess, amount: int) -> Figures:
-        """The faulty messages among those that a program has consumed, by the kind of fault. Their order is none: what
-        a client has fetched and its program does not reach in time comes again behind later ones."""
+        """Count lost, repeated and foreign messages that a program consumed. Their order is not judged: a message that
+        was fetched and not reached in time comes again behind later ones."""
         found = verify(driver.run, [amount], [_column(consumer).read_bytes()])
         return {"messages": amount, "lost": found.lost, "duplicates": found.duplicates, "foreign": found.foreign}
 
@@ -184,7 +184,7 @@ class Programs:
         } | self.checked(driver, consumer, amount)
 
     def confirms(self, driver: RunDriver) -> Figures:
-        """A program publishes by tasks, each of which awaits every confirm."""
+        """A program's tasks publish, and each awaits the confirm of every message."""
         amount = max(self._plan.tasks, self._plan.messages // 5)
         found = self.run(driver, "confirm", amount)
         return {"confirmed_per_s": amount / (found["ended"] - found["began"])}
@@ -313,7 +313,7 @@ def _column(program: RigProcess) -> Path:
 
 
 def _fill(driver: RunDriver, amount: int) -> None:
-    """Publish so many messages, and wait until they are confirmed."""
+    """Publish `count` messages, and wait until they are confirmed."""
     with closing(driver.producer(0)) as producer:
         for first in range(0, amount, FILLED):
             most = min(FILLED, amount - first)

@@ -75,7 +75,7 @@ class Work:
         return True
 
     async def in_tasks(self, publish: Callable[[bytes], Awaitable[object]]) -> None:
-        """Publish all messages by so many tasks, each of which awaits its confirm."""
+        """Publish all messages by concurrent tasks. Each awaits the confirm of its message."""
         bodies = self.bodies()
 
         async def loop() -> None:

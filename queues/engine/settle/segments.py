@@ -24,8 +24,8 @@ from typing import Any
 from queues.database.sql_files import array
 from queues.engine.settle.batches import KEPT, Part, Settlements, time_array
 
-#: Unpack a partly settled segment after LINGER seconds. Bounds how late the archive shows a message, unless there are
-#: so many such segments that unpacking would hold up their consumers.
+#: Unpack a partly settled segment after LINGER seconds. Bounds how late the archive shows a message, unless unpacking
+#: very many segments would hold up their consumers.
 LINGER, MANY = 1.0, 100
 #: Seconds by which deliveries in one range may differ. The range has the time of its first message.
 SAME_TIME = 0.01

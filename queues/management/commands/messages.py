@@ -48,7 +48,7 @@ class Command(SubcommandCommand):
                 one.add_argument("--to", required=True, metavar="QUEUE", help="the queue to which they go")
             if action == BulkAction.DELAY:
                 one.add_argument("--for", dest="delay", type=seconds, required=True, metavar="SECONDS", help="delay")
-            one.add_argument("--most", type=number(1), default=0, metavar="N", help="so many, the first ones")
+            one.add_argument("--most", type=number(1), default=0, metavar="N", help="the first N messages only")
             one.add_argument("--yes", action="store_true", help="do not ask")
         operations = do.add_parser("operations", help="the newest bulk operations")
         cancel = do.add_parser("cancel", help="end a bulk operation; changes made so far stay")

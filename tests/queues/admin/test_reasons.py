@@ -37,7 +37,7 @@ def words(response: Any) -> str:
 
 
 def bury(count: int = 40, **fields: Any) -> Any:
-    """A queue with so many dead letters, each with a number of its own, and one for another cause."""
+    """A queue with dead letters whose reasons differ in a number, and one with another cause."""
     queue = make_queue("orders")
     for n in range(count):
         store(queue, State.DEAD, error=f"card {n} refused", attempts=3, **fields)

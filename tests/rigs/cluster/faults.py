@@ -1,4 +1,4 @@
-"""Faults of a cluster, each of which leaves it whole again."""
+"""Faults of a cluster. After each one the cluster is whole again."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class PatroniCluster(TortureDatabase):
         self.make_tables()
 
     def leader(self) -> Node:
-        """The primary. Raises TimeoutError when there is none for a while."""
+        """The primary. Raises TimeoutError when no node becomes primary in time."""
         deadline = time.monotonic() + HEALTHY
         while time.monotonic() < deadline:
             for node in self.nodes:
