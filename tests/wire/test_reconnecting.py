@@ -323,7 +323,7 @@ def test_publishes_on_a_lost_connection_are_told_once_and_the_client_goes_on(
 ) -> None:
     proxy, topic = proxied("blipmq"), f"told {kind} {how}"
     with clients(kind, blipmq.Client, blipmq.AsyncClient) as make:
-        with make(*proxy.address, KEY, reconnect=QUICK, timeout=1) as client:
+        with make(*proxy.address, KEY, reconnect=QUICK, timeout=3) as client:
             subscription = client.subscribe(topic)
             getattr(proxy, how)()
             client.publish(topic, b"lost")
@@ -338,7 +338,7 @@ def test_publishes_on_a_lost_connection_are_told_once_and_the_client_goes_on(
 @pytest.mark.parametrize("how", ["cut", "silence"])
 def test_with_consent_publishes_are_sent_again(kind: str, how: str, proxied: Callable[[str], Proxy]) -> None:
     proxy, topic, events = proxied("blipmq"), f"again {kind} {how}", list[Event]()
-    options = {"reconnect": QUICK, "timeout": 1, "resend": True, "on_event": events.append}
+    options = {"reconnect": QUICK, "timeout": 3, "resend": True, "on_event": events.append}
     with clients(kind, blipmq.Client, blipmq.AsyncClient) as make, make(*proxy.address, KEY, **options) as client:
         subscription = client.subscribe(topic)
         client.publish(topic, b"confirmed")
@@ -380,10 +380,10 @@ def test_a_subscribe_under_way_is_not_repeated(kind: str, proxied: Callable[[str
     proxy = proxied("blipmq")
     with (
         clients(kind, blipmq.Client, blipmq.AsyncClient) as make,
-        make(*proxy.address, KEY, reconnect=QUICK, timeout=1) as client,
+        make(*proxy.address, KEY, reconnect=QUICK, timeout=3) as client,
     ):
         proxy.silence()
-        with pytest.raises(OSError, match="no answer for 1 s"):
+        with pytest.raises(OSError, match="no answer for 3 s"):
             client.subscribe("once")
         assert client.subscribe("once") > 0
 
@@ -455,7 +455,7 @@ def test_an_enqueue_under_way_is_sent_again_with_consent_only(
     kind: str, resend: bool, proxied: Callable[[str], Proxy]
 ) -> None:
     proxy, queue, events = proxied("overhop"), f"consent-{kind}-{resend}".lower(), list[Event]()
-    options = {"reconnect": QUICK, "timeout": 1, "resend": resend, "on_event": events.append}
+    options = {"reconnect": QUICK, "timeout": 3, "resend": resend, "on_event": events.append}
     with clients(kind, overhop.Client, overhop.AsyncClient) as make, make(*proxy.address, **options) as client:
         client.create_queue(queue)
         proxy.silence()
@@ -463,7 +463,7 @@ def test_an_enqueue_under_way_is_sent_again_with_consent_only(
             jids = client.enqueue_many(queue, [1, 2])
             assert [client.job(jid).payload for jid in jids] == [1, 2]
         else:
-            with pytest.raises(OSError, match="no answer for 1 s"):
+            with pytest.raises(OSError, match="no answer for 3 s"):
                 client.enqueue(queue, 1)
         assert sum(client.stats(queue).values()) == (2 if resend else 0)
     assert sum(event.count for event in events) == (2 if resend else 0)
