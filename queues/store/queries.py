@@ -62,8 +62,11 @@ def query_within(name: str, using: str, milliseconds: int, /, **parameters: Any)
 
     The limit goes with the statement, which then is a transaction of its own, or lasts to the end of the current one.
     """
-    if not milliseconds or connections[using].settings_dict["OPTIONS"].get("server_side_binding"):
+    if not milliseconds:
         return query(name, using, **parameters)
+    if connections[using].settings_dict["OPTIONS"].get("server_side_binding"):  # which takes one statement at a time
+        with time_limit(milliseconds, using):
+            return query(name, using, **parameters)
     with _cursor(using) as cursor:
         limit = f"select set_config('statement_timeout', '{milliseconds:d}', true);\n"
         cursor.execute(limit + text(name), parameters)

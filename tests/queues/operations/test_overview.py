@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, OperationalError, connection
 from django.utils import timezone
 
 from brokersite.environment import CHECKOUT
@@ -138,6 +138,21 @@ def test_a_change_that_was_under_way_during_a_look_is_seen_by_the_next_one() -> 
         assert [queue.paused for queue in shown.queues] == [False, False]
         another.commit()
     assert [queue.paused for queue in take_overview(shown).queues] == [True, False]
+
+
+@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.django_db(transaction=True)
+def test_a_page_does_not_wait_for_a_locked_table_whatever_the_project_does_with_parameters(
+    monkeypatch: pytest.MonkeyPatch, typed: bool
+) -> None:
+    monkeypatch.setitem(connection.settings_dict["OPTIONS"], "server_side_binding", typed)
+    with another_connection() as another:
+        another.execute("lock table queues_queue")
+        with pytest.raises(OperationalError, match="statement timeout"):
+            query_within("state_queues", DEFAULT_DB_ALIAS, 100, queues=None, since=None)
+    with connection.cursor() as cursor:
+        cursor.execute("show statement_timeout")
+        assert cursor.fetchone() == ("0",)
 
 
 def test_the_age_of_a_queue_is_that_of_its_first_ready_message(clock: Any) -> None:
